@@ -1,4 +1,4 @@
-"""Array types by their element: 64-bit floats, 64- and 32-bit integers, truth values."""
+"""Array types by their element: 64-bit floats, signed and unsigned integers, truth values."""
 
 from __future__ import annotations
 
@@ -9,3 +9,4 @@ F8 = npt.NDArray[np.float64]
 I8 = npt.NDArray[np.int64]
 I4 = npt.NDArray[np.int32]
 BOOL = npt.NDArray[np.bool_]
+U8 = npt.NDArray[np.uint64]

@@ -10,12 +10,34 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from hisearch.record.cases import Case, CaseError, EngineError, random_cases, read_cases, record_cases
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Record cases; the exit status is 1 where a case failed, 2 where nothing could be recorded."""
     options = _parser().parse_args(arguments)
+    return _record_router(options) if options.engine == "router" else _record_engine(options)
+
+
+def _record_router(options: argparse.Namespace) -> int:
+    from hisearch.record.router.cases import CaseError, random_case, read_case
+    from hisearch.record.router.run import RecordingError, record_all, version
+
+    try:
+        version()
+        if options.cases:
+            named = {path.name.split(".")[0]: read_case(path) for path in options.cases}
+        else:
+            named = {f"{seed}": random_case(seed) for seed in range(options.seed, options.seed + options.random)}
+        failed = record_all(named, options.out)
+    except (CaseError, RecordingError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return _status(failed)
+
+
+def _record_engine(options: argparse.Namespace) -> int:
+    # PyYAML is not where a router alone is installed.
+    from hisearch.record.cases import Case, CaseError, EngineError, random_cases, read_cases, record_cases
+
     engine = importlib.import_module(f"hisearch.record.{options.engine}")
     try:
         cases: Iterable[Case]
@@ -31,6 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
     except (CaseError, EngineError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    return _status(failed)
+
+
+def _status(failed: list[str]) -> int:
     if failed:
         print(f"error: {len(failed)} cases failed: {', '.join(failed[:10])}", file=sys.stderr)
     return 1 if failed else 0
@@ -39,14 +65,23 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m hisearch.record",
-        description="Record what an engine's own scheduler decides. Run it with the Python that has the engine.",
+        description="Record what an engine's own scheduler or a router decides. Run it with the Python that has it.",
     )
     engines = parser.add_subparsers(dest="engine", required=True, metavar="ENGINE")
-    for name, title in (("vllm", "vLLM 0.19 to 0.33"), ("sglang", "SGLang")):
-        command = engines.add_parser(name, help=title, description=f"Record the scheduler of {title}.")
+    names = {
+        "vllm": "the scheduler of vLLM 0.19 to 0.33",
+        "sglang": "the scheduler of SGLang",
+        "router": "sglang-router",
+    }
+    for name, title in names.items():
+        command = engines.add_parser(name, help=title, description=f"Record {title}.")
         source = command.add_mutually_exclusive_group(required=True)
         source.add_argument(
-            "--cases", type=Path, nargs="+", metavar="FILE", help="case files (YAML), or recordings to repeat"
+            "--cases",
+            type=Path,
+            nargs="+",
+            metavar="FILE",
+            help="case files (YAML; of a router JSON), or recordings to repeat",
         )
         source.add_argument("--random", type=int, metavar="N", help="draw N cases, of the seeds SEED to SEED + N - 1")
         command.add_argument("--seed", type=int, default=0, metavar="SEED", help="of --random (default: 0)")

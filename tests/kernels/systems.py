@@ -191,7 +191,7 @@ class System:
         """Run the slow reference; with ``host_tokens``, TensorRT-LLM's alone."""
         assert self.host_tokens == 0 or self.host_laws is not None
         parameters = {name: getattr(self.router, name) for name in ROUTERS.parameters()}
-        router = RouterConfig(self.router.policy, self.seed, **parameters)
+        router = RouterConfig(self.router.policy, self.seed, self.router.version, **parameters)
         # Workers are made in order, each with a stream of its own for random schedules.
         streams = SplitMix64(self.seed ^ SHUFFLE_STREAMS)
         stores = self._reference_stores()
@@ -380,7 +380,10 @@ ROUTER_VALUES: dict[str, list[Any]] = {
     "cache_threshold": [0.0, 0.3, 0.8],
     "balance_abs_threshold": [1, 8],
     "balance_rel_threshold": [1.0, 1.5],
-    "max_tree_tokens": [None, 40, 200],
+    "max_tree_characters": [None, 40, 200],
+    "characters_per_token": [1.0, 2.5],
+    "load_poll_s": [0.0, 0.3],
+    "max_idle_s": [0.1, 1.0],
     "eviction_interval_s": [0.2, 1.0],
     "bucket_window_s": [0.3, 2.0],
     "load_factor": [1.0, 1.25, 4.0],

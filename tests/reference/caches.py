@@ -29,6 +29,13 @@ def cached_tokens(worker: Any, path: Sequence[tuple[int, int, int]], tokens: int
     return each * next((k for k, key in enumerate(keys) if worker.pool.find(key) is None), len(keys))
 
 
+def told_tokens(worker: Any) -> int:
+    """What a worker answers when it is asked for its load: SGLang's tokens in use and waiting; -1 for others."""
+    if not isinstance(worker, SglangWorker):
+        return -1
+    return worker.held_tokens + sum(live.request.input_tokens for live in worker.waiting)
+
+
 def _in_tree(tree: RadixTree, keys: Sequence[Any]) -> int:
     """Leading keys that a radix tree has."""
     node, matched = tree.root, 0

@@ -25,7 +25,7 @@ from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.recording import Request, Step
 from hisearch.validate.restatement.vllm import StuckError
 
-from .caches import cached_tokens, page_tokens
+from .caches import cached_tokens, page_tokens, told_tokens
 from .router import Path, Router, RouterConfig
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Cluster:
         self.trace = trace
         self.engines = [make_worker() for _ in range(workers)]
         paths = {node: tree_path(trace, node) for node in range(1, len(trace.parent))}
-        self.router = Router(router, workers, self._look, paths, page_tokens(self.engines[0]))
+        self.router = Router(router, workers, self._look, paths, page_tokens(self.engines[0]), self._ask)
         self.outcomes: dict[int, RequestOutcome] = {}
         self.tallies = [WorkerOutcome() for _ in range(workers)]
         # Whether a pass or the end of a step is among the events; only an arrival wakes a worker without either.
@@ -170,6 +170,9 @@ class Cluster:
 
     def _look(self, worker: int, path: Path, tokens: int) -> int:
         return cached_tokens(self.engines[worker], path, tokens)
+
+    def _ask(self, worker: int) -> int:
+        return told_tokens(self.engines[worker])
 
     def _arrive(self, index: int, now: float) -> None:
         outcome = self.outcomes[index] = RequestOutcome(now)

@@ -1,17 +1,24 @@
 """The router in front of identical workers.
 
-It knows dispatched and finished requests, and nothing of the workers' state; only ``kv_aware`` sees their caches.
+It knows dispatched and finished requests, and nothing of the workers' state; only ``kv_aware`` sees their caches, and
+``power_of_two`` asks for their loads now and then. Workers of policies with a hash map's order are numbered by it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from hisearch.base.blake3 import first_words
 from hisearch.base.policies import ROUTERS
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.validate.restatement.splitmix import SplitMix64
+
+from .router_tree import RouterTree
 
 #: Runs ``(node, start_token, end_token)`` from the root on.
 Path = Sequence[tuple[int, int, int]]
@@ -20,14 +27,17 @@ Path = Sequence[tuple[int, int, int]]
 class RouterConfig:
     """A policy and the parameters that router policies declare, each as an attribute."""
 
-    def __init__(self, policy: str = "round_robin", seed: int = 0, **parameters: Any) -> None:
-        spec = RouterSpec(policy=policy, **parameters)
+    def __init__(self, policy: str = "round_robin", seed: int = 0, version: str = "0.3.2", **parameters: Any) -> None:
+        spec = RouterSpec(policy=policy, version=version, **parameters)
+        self.version = version
         self.policy = policy
         self.seed = seed
         for name in ROUTERS.parameters():
             setattr(self, name, getattr(spec, name))
 
 
+#: (worker) -> tokens that it says it holds, or -1.
+Ask = Callable[[int], int]
 #: (worker, path, tokens) -> leading tokens of the path's first ``tokens`` that a worker has in HBM, in whole pages.
 Look = Callable[[int, Path, int], int]
 
@@ -43,13 +53,14 @@ class Router:
 
     Attributes:
         in_flight_requests, in_flight_tokens: per worker, over dispatched unfinished requests (prompt tokens).
-        prefix_index: per worker, node -> tokens of the prompts that went there (cache_aware only; never trimmed).
+        tree: of cache_aware.
 
     Args:
         config: policy and parameters.
         workers: how many.
         look: into their caches, of pages of ``page_tokens`` (kv_aware only, as the next). paths: to every node of the
             trace's prefix tree.
+        ask: a worker for its load (power_of_two only).
     """
 
     def __init__(
@@ -59,6 +70,7 @@ class Router:
         look: Look | None = None,
         paths: Mapping[int, Path] | None = None,
         page_tokens: int = 1,
+        ask: Ask = lambda _worker: -1,
     ) -> None:
         self.config = config
         self.workers = workers
@@ -71,14 +83,15 @@ class Router:
         self.dispatched = 0
         self.in_flight_requests = [0] * workers
         self.in_flight_tokens = [0] * workers
-        self.prefix_index: list[dict[int, int]] = [{} for _ in range(workers)]
+        self.order = _order(config, workers)
+        self.tree = RouterTree(self._any_of)
+        self._ask = ask
+        self._poll_s = 0.0
+        self._polled = [0] * workers
+        self._sessions: dict[int, tuple[int, float]] = {}
+        self._session_of: dict[int, int] = {}
         self._unfinished: dict[int, _Dispatched] = {}
-        self._used: list[dict[int, float]] = [{} for _ in range(workers)]
         self._trim_s = config.eviction_interval_s
-        self._draw_s = config.bucket_window_s
-        self._window: list[tuple[float, int, int]] = []
-        self._bucket_tokens = 0
-        self._bounds = [(k + 1) * (4096 // workers) - 1 for k in range(workers - 1)]
 
     def dispatch(self, request: int, prompt: Path, now: float = 0.0, session: int = 0) -> int:
         """Choose the worker of a request and count it as in flight.
@@ -94,6 +107,7 @@ class Router:
         """
         worker = self._choose(prompt, now, session)
         tokens = prompt[-1][2]
+        self._session_of[request] = session
         self.dispatched += 1
         self.in_flight_requests[worker] += 1
         self.in_flight_tokens[worker] += tokens
@@ -109,44 +123,76 @@ class Router:
     def _choose(self, prompt: Path, now: float, session: int) -> int:
         if self.workers == 1:
             return 0
-        if self.config.policy == "bucket":
-            return self._bucket(prompt[-1][2], now)
+        if self.config.policy in ("bucket", "random"):
+            # Buckets are there in front of disaggregated prefill workers alone.
+            return self.order[self.random.next() % self.workers]
         if self.config.policy == "consistent_hash":
             return self._hashed(prompt, session)
+        if self.config.policy == "consistent_hashing":
+            return self.order[int(first_words([str(session).encode()])[0]) % self.workers]
+        if self.config.policy == "manual":
+            return self._manual(session, now)
         if self.config.policy == "least_outstanding_tokens":
             return min(range(self.workers), key=lambda w: (self.in_flight_tokens[w], w))
         if self.config.policy == "weighted":
             return self.dispatched % self.workers
         if self.config.policy == "cost_aware":
             return self._cheapest()
-        if self.config.policy == "random":
-            return self.random.next() % self.workers
         if self.config.policy == "round_robin":
             return self.dispatched % self.workers
         if self.config.policy == "power_of_two":
-            return self._power_of_two()
+            return self._power_of_two(now)
         if self.config.policy == "kv_aware":
             return self._kv_aware(prompt, now)
         if self.config.policy != "cache_aware":
             raise NotImplementedError(f"no slow reference for the router policy {self.config.policy}")
-        self._trim_trees(now)
-        worker = self._cache_aware(prompt)
-        self.prefix_index[worker].update((node, end - start) for node, start, end in prompt)
-        self._used[worker].update((node, now) for node, _, _ in prompt)
-        return worker
+        self._trim_tree(now)
+        text = [(node, at) for node, start, end in prompt for at in range(start, end)]
+        place = self._cache_aware(text)
+        self.tree.insert(text, place)
+        return self.order[place]
 
-    def _trim_trees(self, now: float) -> None:
-        """Evict the least recently used nodes, the deeper first among equals, down to the allowed size."""
-        if self.config.max_tree_tokens is None or now < self._trim_s:
+    def _any_of(self, places: list[int]) -> int:
+        """One of them at random; no output of the generator is used where there is no choice."""
+        return places[0] if len(places) == 1 else places[self.random.next() % len(places)]
+
+    def _trim_tree(self, now: float) -> None:
+        """Down to the allowed size, where that is due."""
+        most = self.config.max_tree_characters
+        if most is None or now < self._trim_s:
             return
         while self._trim_s <= now:
             self._trim_s += self.config.eviction_interval_s
-        for worker in range(self.workers):
-            held = self.prefix_index[worker]
-            for node in sorted(held, key=lambda node: (self._used[worker][node], -node)):
-                if sum(held.values()) <= self.config.max_tree_tokens:
-                    break
-                del held[node]
+        for place in range(self.workers):
+            self.tree.trim(place, int(most / self.config.characters_per_token))
+
+    def _manual(self, session: int, now: float) -> int:
+        """The session's worker, unless a look for idle sessions found it idle since."""
+        interval_s, known = self.config.eviction_interval_s, self._sessions.get(session)
+        if known is not None:
+            looks = math.ceil((known[1] + self.config.max_idle_s) / interval_s)
+            known = None if looks * interval_s <= now else known
+        place = self._place_of_new() if known is None else known[0]
+        self._sessions[session] = (place, now)
+        return self.order[place]
+
+    def _place_of_new(self) -> int:
+        if self.config.assignment_mode == "random":
+            return self.random.next() % self.workers
+        if self.config.assignment_mode == "min_load":
+            loads = [self.in_flight_requests[worker] for worker in self.order]
+        else:
+            loads = [len(self._sessions_on(place)) for place in range(self.workers)]
+        return self._any_of([place for place in range(self.workers) if loads[place] == min(loads)])
+
+    def _sessions_on(self, place: int) -> set[int]:
+        """Sessions with requests in flight on the worker to which they go now."""
+        on = {r: sent.worker for r, sent in self._unfinished.items()}
+        return {
+            self._session_of[r]
+            for r, worker in on.items()
+            if worker == self.order[place] and self._sessions[self._session_of[r]][0] == place
+        }
 
     def _kv_aware(self, prompt: Path, now: float) -> int:
         """The worker with the least prompt tokens in flight plus weighted uncached tokens of this prompt."""
@@ -199,76 +245,44 @@ class Router:
         limit = self.config.load_factor * (sum(self.in_flight_requests) + 1) / self.workers
         return next((w for w in around if self.in_flight_requests[w] + 1 <= limit), around[0])
 
-    def _bucket(self, tokens: int, now: float) -> int:
-        if now >= self._draw_s:
-            self._draw()
-            while self._draw_s <= now:
-                self._draw_s += self.config.bucket_window_s
-        loads = self._window_loads()
-        least = loads.index(min(loads))
-        unbalanced = max(loads) - min(loads) > self.config.balance_abs_threshold and max(
-            loads
-        ) > self.config.balance_rel_threshold * min(loads)
-        worker = least if unbalanced else sum(bound < tokens for bound in self._bounds)
-        self._window = [sent for sent in self._window if now - sent[0] <= self.config.bucket_window_s]
-        self._window.append((now, worker, tokens))
-        return worker
+    def _power_of_two(self, now: float) -> int:
+        """Two distinct workers by two outputs of the generator; the second where it told a lower load."""
+        if now >= self._poll_s:
+            while self._poll_s <= now and self.config.load_poll_s > 0.0:
+                self._poll_s += self.config.load_poll_s
+            self._polled = [self._ask(worker) for worker in range(self.workers)]
+        at = self.random.next() % self.workers
+        first, second = (
+            self.order[at], self.order[(at + 1 + self.random.next() % (self.workers - 1)) % self.workers]
+        )  # fmt: skip
+        return second if self._polled[second] < self._polled[first] else first
 
-    def _window_loads(self) -> list[int]:
-        return [sum(tokens for _, w, tokens in self._window if w == worker) for worker in range(self.workers)]
+    def _cache_aware(self, text: list[tuple[int, int]]) -> int:
+        loads = [self.in_flight_requests[worker] for worker in self.order]
+        most, least = max(loads), min(loads)
+        single = np.float32
+        if most - least > self.config.balance_abs_threshold and single(most) > single(least) * single(
+            self.config.balance_rel_threshold
+        ):
+            return loads.index(least)
+        matched, named = self.tree.match(text)
+        if single(matched) / single(len(text)) > single(self.config.cache_threshold):
+            place = named()
+        elif self.config.version.startswith("0.2"):
+            sizes = [self.tree.size(place) for place in range(self.workers)]
+            place = sizes.index(min(sizes))
+        else:
+            place = loads.index(least)
+        self.tree.stamp_match(text)
+        return place
 
-    def _draw(self) -> None:
-        """Bounds so that prompts of the window, by length, fill each bucket but the last up to an even share."""
-        if not self._window:
-            return
-        share = sum(self._window_loads()) // self.workers
-        if self._bucket_tokens and share <= 2 * self._bucket_tokens and self._bucket_tokens <= 2 * share:
-            return
-        self._bucket_tokens = share
-        lengths = sorted(tokens for _, _, tokens in self._window)
-        lowest, self._bounds = 0, []
-        for _ in range(self.workers - 1):
-            load, bound = 0, lowest + share
-            while lengths:
-                length = lengths.pop(0)
-                load += length
-                if load >= share:
-                    bound = length if length > lowest else bound
-                    break
-            self._bounds.append(bound)
-            lowest = bound + 1
 
-    def _power_of_two(self) -> int:
-        """Two distinct workers by two outputs of the generator (none is drawn where there is one worker only)."""
-        if self.workers == 1:
-            return 0
-        first = self.random.next() % self.workers
-        second = self.random.next() % (self.workers - 1)
-        if second >= first:
-            second += 1
-        return min(first, second, key=lambda w: (self.in_flight_tokens[w], self.in_flight_requests[w], w))
-
-    def _cache_aware(self, prompt: Path) -> int:
-        indices = range(self.workers)
-        most, least = max(self.in_flight_requests), min(self.in_flight_requests)
-        unbalanced = (
-            most - least > self.config.balance_abs_threshold and most > self.config.balance_rel_threshold * least
-        )
-        if unbalanced:
-            return min(indices, key=lambda w: (self.in_flight_requests[w], w))
-        matches = [self._match(w, prompt) for w in indices]
-        if max(matches) / prompt[-1][2] > self.config.cache_threshold:
-            return matches.index(max(matches))
-        return min(indices, key=lambda w: (sum(self.prefix_index[w].values()), w))
-
-    def _match(self, worker: int, prompt: Path) -> int:
-        """Leading tokens of the prompt that the worker has by the prefix index."""
-        matched = 0
-        for node, _, end in prompt:
-            if node not in self.prefix_index[worker]:
-                break
-            matched = end
-        return matched
+def _order(config: RouterConfig, workers: int) -> list[int]:
+    """Workers in the router's order: drawn where it is a hash map's (0x3C6E… is that stream's constant)."""
+    if not ROUTERS[config.policy].hash_order:
+        return list(range(workers))
+    start = _mixed(config.seed ^ 0x3C6EF372FE94F82B)
+    return sorted(range(workers), key=lambda worker: (_mixed(worker ^ start), worker))
 
 
 def _mixed(key: int) -> int:

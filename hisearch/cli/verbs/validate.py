@@ -230,6 +230,34 @@ def scheduler(
         raise typer.Exit(ERROR)
 
 
+@app.command("router")
+def router(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="Recordings of a router's choices, .json or .json.gz.")
+    ],
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Replay recordings of a real router and compare every choice.
+
+    What the router left to chance is taken from the recording where it was possible, and counted as drawn. Exits with 1
+    where a single choice differs. docs/formats.md states the form of a recording.
+    """
+    from hisearch.cli import output
+    from hisearch.cli.views import routers as routers_view
+    from hisearch.validate.router.replay import validate_routers
+
+    note_compilation(quiet)
+    cases = list(validate_routers(files))
+    ok = all(case.ok for case in cases)
+    output.result(as_json, lambda: {"cases": cases, "ok": ok}, lambda: routers_view.show(cases))
+    for case in cases:
+        if case.error is not None:
+            output.note(f"error: {case.error}")
+    if not ok:
+        raise typer.Exit(ERROR)
+
+
 @app.command("silicon")
 def silicon(
     file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="Measured closed-loop runs, a row each.")],

@@ -437,6 +437,8 @@ def run(fleet):
         if fleet.counters[fl.LATE] > fleet.config.late_requests:
             _forget_after(fleet, last)
             return last, 1, -1
+        if fleet.counters[fl.UNSTAMPED]:
+            return last, 0, -1
         fleet.counters[fl.EVENTS] += 1
         if incident <= now:
             members.happen(fleet, now)

@@ -23,7 +23,7 @@ from hisearch.kernels.fleet import (
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
-from hisearch.kernels.routing import prefix_index, router
+from hisearch.kernels.routing import prefix_index, router, router_tree
 from hisearch.kernels.traffic import flow, heaps, pools
 
 #: An autoscaler does not act if the load per worker is within this share of its target (Kubernetes' HPA: 0.1).
@@ -38,7 +38,7 @@ def _list_up_members(fleet, k):
     route = fleet.routes[k]
     route.ups = 0
     for place in range(route.members):
-        m = route.first + place
+        m = fleet.at_place[route.first + place]
         if fleet.members[m].state == fl.UP:
             fleet.up[route.first + route.ups] = m
             route.ups += 1
@@ -60,10 +60,11 @@ def _take_down(fleet, m, state):
     """Set member ``m``, which takes no more requests, to ``state``."""
     member = fleet.members[m]
     member.state = state
-    place = m - fleet.routes[member.route].first
+    place = member.place
     for row in range(flow.ROWS * member.route, flow.ROWS * (member.route + 1)):
         tournament.put(fleet.keys[row], fleet.winners[row], place, np.inf)
     prefix_index.forget(fleet, fleet.routes[member.route], m)
+    router_tree.prune(fleet, member.route)
     _list_up_members(fleet, member.route)
 
 
@@ -211,6 +212,7 @@ def reset(fleet):
     for row in range(fleet.keys.shape[0]):
         tournament.clear(fleet.keys[row], fleet.winners[row])
     fleet.prefix_index[:] = 0
+    router_tree.clear(fleet)
     for m in range(fleet.members.shape[0]):
         member = fleet.members[m]
         member.state = fl.UP if member.starts else fl.ABSENT

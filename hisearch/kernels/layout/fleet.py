@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hisearch.base.policies import ADMISSIONS, ROUTERS
+from hisearch.base.router_rules import router_fields
 from hisearch.kernels.core.handle import Array, Handle, Record
 
 #: Roles of a pool: prefill and decode; prefill up to the first token; decode from there.
@@ -44,7 +45,7 @@ MEMBER = np.dtype(
         ("inflight_tokens", "i8"),  # prompt tokens of its requests in flight
         ("inflight_requests", "i8"),
         ("outstanding_tokens", "i8"),  # likewise, only of prompts without a first token
-        ("prefix_index_tokens", "i8"),  # cache_aware: prompt tokens of it in the prefix index
+        ("prefix_index_tokens", "i8"),  # cache_aware: prompt tokens of it in the router's tree
         ("taken", "i8"),  # requests sent to it
         ("pool", "i4"),
         ("index", "i4"),  # among its pool's workers
@@ -52,6 +53,7 @@ MEMBER = np.dtype(
         ("starts", "i4"),  # 1: it is up from the beginning
         ("died", "i4"),  # 1: it is gone, and its KV lost
         ("route", "i4"),  # row of Fleet.routes
+        ("place", "i4"),  # in its router's order of workers, from 0; see Fleet.at_place
         ("nic", "i4"),  # first of its rows of Fleet.nics
         # What router policies keep of each member.
         *((state.name, state.dtype) for policy in ROUTERS.values() for state in policy.member_state),
@@ -65,17 +67,35 @@ PENDING_FOLLOW_UP = np.dtype([("arrival_s", "f8"), ("request", "i8")], align=Tru
 #: A gate: requests that have not ended, the first behind it.
 GATE = np.dtype([("left", "i4"), ("head", "i4")], align=True)
 
+#: cache_aware: the node of the router's own tree that a trace node is part of. Its data is that of its last trace node.
+TREE_NODE = np.dtype(
+    [
+        ("bottom", "i4"),  # the last trace node of it; -1: the trace node is not in the tree
+        ("name", "i4"),  # of a last trace node: place of the worker that matches go to; see ``router_tree.DRAWN``
+    ],
+    align=True,
+)
+
+#: manual: a session. Where it was sent (-1: it is new), its requests in flight there, and when it was last heard of.
+KEY = np.dtype([("place", "i4"), ("requests", "i4"), ("used_s", "f8")], align=True)
+
 #: The members that a router chooses among, its policy, and its state.
 ROUTE = np.dtype(
     [
         ("policy", "i8"),  # code of ``base.policies.ROUTERS``
         ("first", "i8"),  # its members: consecutive ones from here on
         ("members", "i8"),
-        ("ups", "i8"),  # number of its members that take requests; these are in Fleet.up from ``first`` on, ascending
+        ("ups", "i8"),  # its members that take requests; these are in Fleet.up from ``first`` on, in the router's order
+        ("disaggregated", "i8"),  # 1: its members are prefill or decode workers
         ("word", "i8"),  # its members' bits: ``words`` words of Fleet.prefix_index from here on
         ("words", "i8"),
         ("window_first", "i8"),  # its places in Fleet.window: ``window_places`` from here on
         ("window_places", "i8"),
+        ("told", "i8"),  # place that a recording says was drawn, and the next; -1: draws are the stream's
+        ("told_next", "i8"),
+        ("draws", "i8"),  # choices left to chance
+        ("unseen", "i8"),  # draws that no choice showed at once
+        *router_fields(),  # rules of its router's release (1: it holds)
         # What router policies are told and remember.
         *((parameter.name, parameter.dtype) for parameter in ROUTERS.parameters().values()),
         *((state.name, state.dtype) for policy in ROUTERS.values() for state in policy.state),
@@ -191,9 +211,10 @@ FLEET = np.dtype(
 # Columns of Fleet.counters. NEXT_OPEN: first turns delivered; PENDING: follow-ups in the heap; LATE: requests whose
 # first token was late; EVENTS: handled by the event loop; ACTIONS: size of the heap of Fleet.action_heap; INCIDENTS:
 # those that have happened; SHORT: 1 where an autoscaler has no member left to start, which voids the run; POOLED:
-# requests of Fleet.pool that have arrived.
-NEXT_OPEN, PENDING, LATE, EVENTS, ACTIONS, INCIDENTS, SHORT, POOLED = 0, 1, 2, 3, 4, 5, 6, 7
-COUNTERS = 8
+# requests of Fleet.pool that have arrived; UNSTAMPED: 1 where a router's tree is to be trimmed, for which Fleet.stamps
+# is needed: it voids the run.
+NEXT_OPEN, PENDING, LATE, EVENTS, ACTIONS, INCIDENTS, SHORT, POOLED, UNSTAMPED = 0, 1, 2, 3, 4, 5, 6, 7, 8
+COUNTERS = 9
 
 
 class Trace(Handle):
@@ -225,13 +246,17 @@ class Fleet(Handle):
         any request has ended.
     gate (N,): that waits for a request's end, or -1; gates (G,), behind_next (N,): requests that follow when all of a
         gate's requests have ended; G is 0 where there are none.
-    routes (2 models,): see ROUTE. members (W,): those of all fronts, then of all backs. up (W,): see ROUTE.
+    routes (2 models,): see ROUTE. members (W,): those of all fronts, then of all backs. up (W,): see ROUTE. at_place
+        (W,): members in their routers' order: that at place p of a route is ``at_place[route.first + p]``. candidates
+        (W,): scratch, places among which a draw is made.
     keys, winners (4 routes, 2 * a power of two not below W): tournament trees of the least and the most loaded members
         (see ``tournament``), four rows per route.
-    prefix_index (M, words): bits of the workers that hold a trace node, approximate or exact. used_s (M, W): time of
-        its last request to them, of length 0 where nothing is trimmed.
-    affinity (N,): consistent_hash: where on the ring a request's key lies; ring (points,), ring_member (points,): the
-        members' points on it, ascending.
+    prefix_index (M, words): bits of the places whose members hold a trace node, approximate or exact. tree (M, models):
+        see TREE_NODE, of length 1 without cache_aware. stamps (M, W of fronts): by which a worker's nodes are trimmed,
+        of length 0 where nothing is.
+    affinity (N,): consistent_hash: where on the ring a request's key lies; consistent_hashing: the key's hash. ring
+        (points,), ring_member (points,): the members' points on it, ascending.
+    key (N,): manual: row of a request's session in keys_known (sessions,), see KEY; of length 0 without manual.
     window (2 N,): bucket: requests sent, in order, separately for each front; sent_s (2 N,): when; window_member
         (2 N,): to which member; bounds (W,): longest prompt of each bucket; lengths (2 N,): scratch.
     transfer, kv_transfers (N,), action_heap (N,), nics (2 W,): KV transfers; kv_transfers and action_heap of length 1
@@ -264,11 +289,16 @@ class Fleet(Handle):
         "up": Array("i4", 1),
         "keys": Array("f8", 2),
         "winners": Array("i4", 2),
+        "at_place": Array("i4", 1),
+        "candidates": Array("i8", 1),
         "prefix_index": Array("u8", 2),
-        "used_s": Array("f8", 2),
+        "tree": Array(TREE_NODE, 2),
+        "stamps": Array("i4", 2),
         "affinity": Array("u8", 1),
         "ring": Array("u8", 1),
         "ring_member": Array("i4", 1),
+        "key": Array("i4", 1),
+        "keys_known": Array(KEY, 1),
         "window": Array("i4", 1),
         "window_member": Array("i4", 1),
         "sent_s": Array("f8", 1),

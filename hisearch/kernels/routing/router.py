@@ -19,7 +19,7 @@ def route(fleet, k, r, now):
     own_route = fleet.routes[k]
     if own_route.ups == 0:
         return -1
-    if own_route.ups == 1:
+    if own_route.members == 1:
         return np.int64(fleet.up[own_route.first])
     return np.int64(_choose(own_route.policy, fleet, own_route, k, r, now))
 

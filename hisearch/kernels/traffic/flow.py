@@ -15,6 +15,7 @@ FEWEST, MOST, SMALLEST, LIGHTEST = 0, 1, 2, 3
 ROWS = 4
 _TRACKS_REQUESTS = ROUTERS.mask(lambda policy: "requests" in policy.tracks)
 _TRACKS_TOKENS = ROUTERS.mask(lambda policy: "tokens" in policy.tracks)
+_TRACKS_KEYS = ROUTERS.mask(lambda policy: "keys" in policy.tracks)
 
 
 @kernel
@@ -131,7 +132,7 @@ def note_load(fleet, m):
     if member.state != fl.UP:
         return
     row = ROWS * member.route
-    place = m - route.first
+    place = member.place
     if _TRACKS_REQUESTS >> route.policy & 1:
         tournament.put(fleet.keys[row + FEWEST], fleet.winners[row + FEWEST], place, member.inflight_requests)
         tournament.put(fleet.keys[row + MOST], fleet.winners[row + MOST], place, -member.inflight_requests)
@@ -147,8 +148,7 @@ def note_prefix(fleet, m):
     if member.state != fl.UP:
         return
     row = ROWS * member.route + SMALLEST
-    place = m - fleet.routes[member.route].first
-    tournament.put(fleet.keys[row], fleet.winners[row], place, member.prefix_index_tokens)
+    tournament.put(fleet.keys[row], fleet.winners[row], member.place, member.prefix_index_tokens)
 
 
 @kernel
@@ -160,7 +160,21 @@ def join(fleet, m, r):
     member.inflight_requests += 1
     member.inflight_tokens += tokens
     member.outstanding_tokens += tokens
+    if _TRACKS_KEYS >> fleet.routes[member.route].policy & 1:
+        _count_key(fleet, member, r, 1)
     note_load(fleet, m)
+
+
+@kernel
+def _count_key(fleet, member, r, change):
+    """Count request ``r`` among those in flight of its session, where it went to the session's worker."""
+    key = fleet.keys_known[fleet.key[r]]
+    if key.place != member.place:
+        return
+    before = key.requests
+    key.requests += change
+    if min(before, key.requests) == 0:
+        member.inflight_keys += change
 
 
 @kernel
@@ -169,6 +183,8 @@ def leave(fleet, m, r, now):
     member = fleet.members[m]
     member.inflight_requests -= 1
     member.inflight_tokens -= fleet.trace.input_tokens[r]
+    if _TRACKS_KEYS >> fleet.routes[member.route].policy & 1:
+        _count_key(fleet, member, r, -1)
     if member.state == fl.DRAINING and member.inflight_requests == 0:
         member.state = fl.ABSENT
         member.gone_s = now

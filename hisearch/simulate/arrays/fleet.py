@@ -8,19 +8,16 @@ from typing import Any
 import numpy as np
 
 from hisearch.base.dtypes import I4
-from hisearch.base.policies import ADMISSIONS, AUTOSCALERS, ROUTERS
+from hisearch.base.policies import ADMISSIONS, AUTOSCALERS
 from hisearch.kernels.layout import fleet as fl
-from hisearch.kernels.traffic import flow
 from hisearch.simulate.arrays.pool import record, records, trace_of
+from hisearch.simulate.arrays.routing import give_places, mixed, route_of, routing_arrays
 from hisearch.simulate.plans.fleet import FleetPlan, GiveUp, PoolPlan
-from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import TraceArrays
 
 ROLES = {"unified": fl.UNIFIED, "prefill": fl.PREFILL, "decode": fl.DECODE}
 _KINDS = {"up": fl.COMES_UP, "drain": fl.IS_DRAINED, "down": fl.DIES, "host_lost": fl.HOST_DIES}
-#: Points of each member on the ring of consistent hashing.
-RING_POINTS = 64
 #: The back's stream of random numbers begins apart from the front's: the first 64 bits of the square root of 3's
 #: fraction.
 _BACK_STREAM = 0xBB67AE8584CAA73B
@@ -52,30 +49,22 @@ def allocate(
     pooled: bool = False,
     agents: AgentArrays | None = None,
     models: I4 | None = None,
+    stamped: bool = False,
 ) -> Any:
     """The arrays that pools share; ``sims`` is filled in once they have been made.
 
     ``pooled``: see ``simulate.engine.simulate_fleet``. ``models``: number of each request's model among the plan's,
-    shape (N,); None where there is but one.
+    shape (N,); None where there is but one. ``stamped``: see ``routing.routing_arrays``.
     """
     count = len(trace.arrival_s)
     members = _members(plan)
     routes = _routes(plan, members, models, count)
-    leaves = 1 << max(math.ceil(math.log2(max(int(routes["members"].max()), 1))), 0)
-    fronts = [front for front, _ in plan.routers]
-    believes = any(r.policy == "cache_aware" or (r.policy == "kv_aware" and r.staleness_s > 0) for r in fronts)
-    trims = any(r.policy == "cache_aware" and r.max_tree_tokens is not None for r in fronts)
-    words = int(routes["words"].sum())
-    nodes = len(trace.parent)
-    hashes = np.flatnonzero(routes["policy"] == ROUTERS.code("consistent_hash")).tolist()
-    ring, ring_member = _ring(routes, hashes)
     first_turns = np.flatnonzero(trace.previous < 0).astype(np.int32)
     order = np.argsort(trace.arrival_s[first_turns], kind="stable")
     gates = _gates(agents)
     waits = trace.previous if agents is None else np.where(agents.behind < 0, trace.previous, -1)
     pool = np.flatnonzero(waits >= 0) if pooled else np.empty(0)
     head, after = _lines(np.full(count, -1, np.int32) if pooled else waits, count)
-    window = int(routes["window_places"].sum()) if any(r.policy == "bucket" for r in fronts) else 1
     return fl.Fleet(
         config=_settings(plan, horizon_s, give_up),
         trace=trace_of(trace),
@@ -91,21 +80,7 @@ def allocate(
         follower_next=after,
         pool=pool.astype(np.int32),
         **gates,
-        routes=routes,
-        members=members,
-        up=np.empty(len(members), np.int32),
-        keys=np.empty((len(routes) * flow.ROWS, leaves)),
-        winners=np.empty((len(routes) * flow.ROWS, 2 * leaves), np.int32),
-        prefix_index=np.zeros((nodes if believes else 1, words), np.uint64),
-        used_s=np.zeros((nodes, _fronts(members)) if trims else (0, 0)),
-        affinity=_affinity(plan, trace, models) if hashes else np.empty(0, np.uint64),
-        ring=ring,
-        ring_member=ring_member,
-        window=np.empty(window, np.int32),
-        window_member=np.empty(window, np.int32),
-        sent_s=np.empty(window),
-        bounds=np.zeros(len(members), np.int64),
-        lengths=np.empty(window, np.int64),
+        **routing_arrays(plan.routers, routes, members, trace, models, seed=seed, stamped=stamped),
         transfer=_transfer(plan),
         kv_transfers=records(count if plan.transfers_kv or plan.may_lack_workers else 1, fl.KV_TRANSFER),
         action_heap=np.empty(count if plan.transfers_kv or plan.may_lack_workers else 1, np.int32),
@@ -223,26 +198,17 @@ def _members(plan: FleetPlan) -> Any:
     return members
 
 
-def _fronts(members: Any) -> int:
-    """Members of all fronts, which come first."""
-    return int((members["route"] % fl.SIDES == fl.FRONT).sum())
-
-
 def _routes(plan: FleetPlan, members: Any, models: I4 | None, requests: int) -> Any:
     """Both routes of every model; its back is empty where it has no decode workers."""
-    counts = np.bincount(members["route"], minlength=fl.SIDES * len(plan.models))
+    counts = np.bincount(members["route"], minlength=fl.SIDES * len(plan.models)).tolist()
     sent = [requests] if models is None else np.bincount(models, minlength=len(plan.models)).tolist()
     rows = []
-    words = places = 0
-    for k, count in enumerate(counts.tolist()):
+    for k, count in enumerate(counts):
         model, side = divmod(k, fl.SIDES)
-        first = int(np.flatnonzero(members["route"] == k)[0]) if count else 0
-        row = _route(plan.routers[model][side], first, count)
+        row = route_of(plan.routers[model][side], int(np.flatnonzero(members["route"] == k)[0]) if count else 0, count)
+        row["disaggregated"] = counts[fl.SIDES * model + fl.BACK] > 0
         if side == fl.FRONT:
-            row["word"], row["words"] = words, -(-count // 64)
-            row["window_first"], row["window_places"] = places, 2 * _most_routed(plan) * sent[model]
-            words += -(-count // 64)
-            places += int(row["window_places"][0])
+            give_places(row, rows, _most_routed(plan) * sent[model])
         rows.append(row)
     return np.concatenate(rows).view(np.recarray)
 
@@ -252,21 +218,6 @@ def _most_routed(plan: FleetPlan) -> int:
     if not plan.may_lack_workers:
         return 1
     return (1 + plan.retries) * (2 if plan.transfers_kv else 1)
-
-
-def _route(router: RouterSpec, first: int, members: int) -> Any:
-    return record(
-        fl.ROUTE,
-        policy=ROUTERS.code(router.policy),
-        first=first,
-        members=members,
-        ups=0,
-        word=0,
-        words=0,
-        window_first=0,
-        window_places=0,
-        **ROUTERS.kernel_values(router),
-    )
 
 
 def _gates(agents: AgentArrays | None) -> dict[str, Any]:
@@ -301,43 +252,3 @@ def _lines(behind: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     same = np.flatnonzero(~first)
     after[order[same - 1]] = order[same]
     return head, after
-
-
-def mixed(keys: np.ndarray) -> np.ndarray:
-    """Integers spread evenly over 64 bits (the finalizer of SplitMix64), shape as ``keys``."""
-    z = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(z ^ (z >> np.uint64(31)))
-
-
-def _affinity(plan: FleetPlan, trace: TraceArrays, models: I4 | None) -> np.ndarray:
-    """Where each request's key lies on the ring of its model."""
-    keys = [_keys_of(front if front.policy == "consistent_hash" else back, trace) for front, back in plan.routers]
-    return keys[0] if models is None else np.choose(models, keys)
-
-
-def _keys_of(router: RouterSpec, trace: TraceArrays) -> np.ndarray:
-    """Each request's session, or its prompt's first tokens, as points of a ring.
-
-    The key of a prefix is the node of the trace's tree in which it ends: prompts that share it share the node.
-    """
-    if router.hash_key == "session":
-        return mixed(trace.session)
-    node = trace.prompt_node.astype(np.int64)
-    while True:
-        up = trace.start_tokens[node] >= router.prefix_tokens
-        if not up.any():
-            return mixed(node)
-        node[up] = trace.parent[node[up]]
-
-
-def _ring(routes: Any, hashes: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Points of the members of the routes that hash, ascending: (point, member)."""
-    members = np.concatenate(
-        [np.arange(routes[k]["first"], routes[k]["first"] + routes[k]["members"]) for k in hashes] or [np.empty(0)]
-    ).astype(np.int64)
-    points = mixed(np.arange(RING_POINTS)[:, None] + (members[None, :] + 1) * 2**32).ravel()
-    owner = np.broadcast_to(members, (RING_POINTS, len(members))).ravel()
-    order = np.argsort(points, kind="stable")
-    return points[order], owner[order].astype(np.int32)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from hisearch.base.policies import ADMISSIONS, ROUTERS
+from hisearch.base.router_rules import MODELLED_ROUTERS, SGLANG_ROUTER
 from hisearch.specs.base import Strict
+from hisearch.specs.errors import KeyedError
 from hisearch.specs.policies import name_type, parameters_model
+from hisearch.specs.versions import precedes
 
 if TYPE_CHECKING:
     RouterName: TypeAlias = str
@@ -33,7 +36,43 @@ PROMPT_POLICIES = tuple(name for name, policy in ROUTERS.items() if policy.reads
 
 
 class RouterSpec(_RouterModel):
-    """Policy of a router; SGLang router's names, defaults and meanings where it has the policy."""
+    """Policy of a router; sglang-router's names, its command line's defaults and its meanings where it has the policy."""
+
+    replaced: ClassVar[dict[str, str]] = {
+        "max_tree_tokens": "max_tree_characters, which is characters_per_token times as much"
+    }
+    name: Literal["sglang-router"] | None = Field(
+        None,
+        description="Router whose policy it is; null: sglang-router where it has the policy, else none that exists.",
+    )
+    version: str = Field(
+        MODELLED_ROUTERS[-1],
+        pattern=r"^\d+(\.\d+)+$",
+        description=f"Release of sglang-router, from {MODELLED_ROUTERS[0]} to {MODELLED_ROUTERS[-1]}.",
+    )
+
+    @field_validator("policy", mode="before")
+    @classmethod
+    def _check_policy(cls, policy: Any) -> Any:
+        if policy == "prefix_hash":
+            raise ValueError(
+                "sglang-router answers 503 to prefix_hash over HTTP: it hashes tokens, which gRPC workers alone give it; "
+                "consistent_hash by prefix is near it"
+            )
+        return policy
+
+    @model_validator(mode="after")
+    def _check_release(self) -> RouterSpec:
+        has_product = ROUTERS[self.policy].product == SGLANG_ROUTER
+        if self.name is not None and not has_product:
+            known = ", ".join(name for name, policy in ROUTERS.items() if policy.product == self.name)
+            raise KeyedError(("policy",), f"{self.name} has no policy {self.policy}; it has {known}")
+        if self.version != MODELLED_ROUTERS[-1] and not has_product:
+            raise KeyedError(("version",), f"no router that has releases has the policy {self.policy}; leave it out")
+        if precedes(self.version, MODELLED_ROUTERS[0]) or precedes(MODELLED_ROUTERS[-1], self.version):
+            known = " to ".join(MODELLED_ROUTERS)
+            raise KeyedError(("version",), f"expected a release of {SGLANG_ROUTER} from {known}, not {self.version}")
+        return self
 
     def parameters(self) -> dict[str, Any]:
         """Values of what its policy reads; without those that another one's value leaves without effect."""

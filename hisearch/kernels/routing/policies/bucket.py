@@ -1,8 +1,9 @@
-"""Each worker takes prompts of a range of lengths, so that all carry the same load.
+"""Each prefill worker takes prompts of a range of lengths, so that all carry the same load.
 
-Load is prompt tokens sent within a sliding window. The ranges are drawn anew once a window, if the load of one bucket
-has more than doubled or halved since they were last drawn. A lopsided load sends a request to the least loaded member
-instead. Rule: ``bucket`` of SGLang's router (sgl-router 0.3).
+Load is characters sent within a sliding window. The ranges are drawn anew once a window, if the load of one bucket has
+more than doubled or halved since they were last drawn. A lopsided load sends a request to one with the least instead.
+Rule: ``bucket`` of sglang-router 0.3.2 (``policies/bucket.rs``), in front of disaggregated prefill workers; elsewhere it
+has no buckets and chooses at random. Registering workers one after another leaves all lengths in the first range.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import numpy as np
 
 from hisearch.base.jit import kernel
 from hisearch.base.policies import Parameter, RouterPolicy, State
+from hisearch.kernels.routing import draws
 
 ROUTER = RouterPolicy(
     "A range of prompt lengths for each worker, drawn so that all carry the same load.",
@@ -18,7 +20,7 @@ ROUTER = RouterPolicy(
         Parameter(
             "balance_abs_threshold",
             64,
-            "as for cache_aware, in prompt tokens of the window.",
+            "as for cache_aware, in characters of the window.",
             at_least=0,
             search=(64,),
             search_key="bucket_abs_threshold",
@@ -38,43 +40,44 @@ ROUTER = RouterPolicy(
             above=0.0,
             search=(5.0,),
         ),
+        Parameter(
+            "characters_per_token",
+            4.0,
+            "as for cache_aware.",
+            at_least=1.0,
+            at_most=16.0,
+            search=(4.0,),
+        ),
     ),
     state=(
         State("draw_s", "f8", "bucket_window_s"),
-        State("bucket_tokens", "i8"),  # load of one bucket when the boundaries were last drawn
+        State("bucket_characters", "i8"),  # load of one bucket when the boundaries were last drawn
+        State("total_characters", "i8"),  # of the window's requests
         State("window_head", "i8"),  # the window's requests: [head, tail) of Fleet.window
         State("window_tail", "i8"),
     ),
-    member_state=(State("window_tokens", "i8"),),  # prompt tokens sent to it in the window
+    member_state=(State("window_characters", "i8"),),  # sent to it in the window
     reads_prompts=True,
+    sees=("lengths",),
+    product="sglang-router",
+    hash_order=True,
 )
 
-#: The first ranges divide prompts of so many tokens evenly (sgl-router: characters).
-FIRST_LENGTH = 4096
 NO_BOUND = 2**62
 
 
 @kernel
 def reset(fleet, route):
-    """Even ranges, nothing sent."""
-    route.window_head = route.window_first
-    route.window_tail = route.window_first
-    route.bucket_tokens = 0
+    """All lengths go to the first member, and nothing is held against any; the window stays."""
     for m in range(route.first, route.first + route.members):
-        fleet.members[m].window_tokens = 0
-    gap = FIRST_LENGTH // max(route.ups, 1)
-    for k in range(route.ups):
-        fleet.bounds[route.first + k] = (k + 1) * gap - 1
-    if route.ups > 0:
-        fleet.bounds[route.first + route.ups - 1] = NO_BOUND
+        fleet.members[m].window_characters = 0
+    for place in range(route.ups):
+        fleet.bounds[route.first + place] = NO_BOUND
 
 
 @kernel
-def _load(fleet, route):
-    total = 0
-    for k in range(route.ups):
-        total += fleet.members[fleet.up[route.first + k]].window_tokens
-    return total
+def _characters(fleet, route, r):
+    return np.int64(fleet.trace.input_tokens[r] * route.characters_per_token)
 
 
 @kernel
@@ -83,14 +86,14 @@ def _draw(fleet, route):
     count = route.window_tail - route.window_head
     if count == 0:
         return
-    share = _load(fleet, route) // route.ups
-    before = route.bucket_tokens
+    share = route.total_characters // route.ups
+    before = route.bucket_characters
     if before != 0 and share <= 2 * before and before <= 2 * share:
         return
-    route.bucket_tokens = share
+    route.bucket_characters = share
     lengths = fleet.lengths[:count]
     for k in range(count):
-        lengths[k] = fleet.trace.input_tokens[fleet.window[route.window_head + k]]
+        lengths[k] = _characters(fleet, route, fleet.window[route.window_head + k])
     lengths.sort()
     at = 0
     lowest = 0
@@ -110,11 +113,23 @@ def _draw(fleet, route):
 
 
 @kernel
+def draw_where_due(fleet, route, now):
+    """Draw the ranges anew every ``bucket_window_s``. The window has not changed since, as no request came."""
+    if now < route.draw_s:
+        return
+    _draw(fleet, route)
+    while route.draw_s <= now:
+        route.draw_s += route.bucket_window_s
+
+
+@kernel
 def _forget(fleet, route, now):
     """Requests sent longer ago than the window count no more."""
     while route.window_head < route.window_tail and now - fleet.sent_s[route.window_head] > route.bucket_window_s:
-        r = fleet.window[route.window_head]
-        fleet.members[fleet.window_member[route.window_head]].window_tokens -= fleet.trace.input_tokens[r]
+        characters = _characters(fleet, route, fleet.window[route.window_head])
+        member = fleet.members[fleet.window_member[route.window_head]]
+        member.window_characters = max(member.window_characters - characters, 0)
+        route.total_characters -= characters
         route.window_head += 1
 
 
@@ -132,29 +147,50 @@ def _close_up(fleet, route):
 
 
 @kernel
+def _by_length(fleet, route, characters):
+    """The member whose range holds ``characters``."""
+    place = 0
+    while characters > fleet.bounds[route.first + place]:
+        place += 1
+    return np.int64(fleet.up[route.first + place])
+
+
+@kernel
+def _lightest(fleet, route, k, least):
+    """Any member with the ``least`` load: a hash map's order decides."""
+    count = 0
+    for place in range(route.ups):
+        member = fleet.members[fleet.up[route.first + place]]
+        if member.window_characters == least:
+            fleet.candidates[route.first + count] = member.place
+            count += 1
+    return np.int64(fleet.at_place[route.first + draws.one_of(fleet, route, k, count, route.told)])
+
+
+@kernel
+def _choice(fleet, route, k, characters):
+    """The member for a prompt of so many ``characters``."""
+    least, most = NO_BOUND, 0
+    for place in range(route.ups):
+        load = fleet.members[fleet.up[route.first + place]].window_characters
+        least, most = min(least, load), max(most, load)
+    # The source compares in single precision.
+    if most - least > route.balance_abs_threshold and np.float32(most) > np.float32(least) * np.float32(
+        route.balance_rel_threshold
+    ):
+        return _lightest(fleet, route, k, least)
+    return _by_length(fleet, route, characters)
+
+
+@kernel
 def choose(fleet, route, k, r, now):
-    """The member whose range holds the length of ``r``'s prompt, or the least loaded one."""
-    if now >= route.draw_s:
-        _draw(fleet, route)
-        while route.draw_s <= now:
-            route.draw_s += route.bucket_window_s
-    tokens = fleet.trace.input_tokens[r]
-    least = fleet.up[route.first]
-    most = fleet.members[least].window_tokens
-    for place in range(1, route.ups):
-        m = fleet.up[route.first + place]
-        load = fleet.members[m].window_tokens
-        most = max(most, load)
-        if load < fleet.members[least].window_tokens:
-            least = m
-    fewest = fleet.members[least].window_tokens
-    chosen = least
-    if most - fewest <= route.balance_abs_threshold or most <= route.balance_rel_threshold * fewest:
-        place = 0
-        while tokens > fleet.bounds[route.first + place]:
-            place += 1
-        chosen = fleet.up[route.first + place]
-    fleet.members[chosen].window_tokens += tokens
+    """The member whose range holds the length of ``r``'s prompt, or one with the least load."""
+    if not route.disaggregated:
+        return np.int64(draws.any_up(fleet, route, k))
+    draw_where_due(fleet, route, now)
+    characters = _characters(fleet, route, r)
+    chosen = _choice(fleet, route, k, characters)
+    fleet.members[chosen].window_characters += characters
     _forget(fleet, route, now)
     if route.window_tail == route.window_first + route.window_places:
         _close_up(fleet, route)
@@ -163,4 +199,5 @@ def choose(fleet, route, k, r, now):
     fleet.window_member[slot] = chosen
     fleet.sent_s[slot] = now
     route.window_tail = slot + 1
-    return np.int64(chosen)
+    route.total_characters += characters
+    return chosen

@@ -1,23 +1,27 @@
-"""The longest prefix that the router believes to be cached, unless load is uneven.
+"""The worker that first came that way, unless load is uneven or too little of the prompt matches.
 
-Rule: ``cache_aware`` of SGLang's router (sgl-router 0.3). Its measure of a text, characters, is tokens here.
+Rule: ``cache_aware`` of sglang-router 0.3.2 (``policies/cache_aware.rs``: ``CacheAwarePolicy.select_worker``); releases
+differ by ``base.router_rules``. Characters are tokens times ``characters_per_token``. Behind disaggregated prefill and
+decode 0.3.2 has no tree ("No tree found" in its log): it chooses at random while load is even.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from hisearch.base.jit import kernel
 from hisearch.base.policies import Parameter, RouterPolicy, State
 from hisearch.kernels.core import tournament
-from hisearch.kernels.routing import prefix_index
+from hisearch.kernels.routing import draws, router_tree
 from hisearch.kernels.traffic import flow
 
 ROUTER = RouterPolicy(
-    "Balance first, then the longest prefix believed to be cached.",
+    "Balance first, then the worker that was first sent the longest prefix.",
     parameters=(
         Parameter(
             "cache_threshold",
             0.3,
-            "share of a prompt that a match must exceed; else the worker with the smallest cache is taken.",
+            "share of a prompt that a match must exceed; else the worker with the fewest requests in flight is taken.",
             at_least=0.0,
             at_most=1.0,
             search=(0.3, 0.5),
@@ -25,7 +29,7 @@ ROUTER = RouterPolicy(
         Parameter(
             "balance_abs_threshold",
             64,
-            "the least loaded worker is taken where the spread of load (requests in flight; for bucket prompt tokens "
+            "the least loaded worker is taken where the spread of load (requests in flight; for bucket characters "
             "of the window) exceeds this and …",
             at_least=0,
             search=(16, 64),
@@ -38,44 +42,62 @@ ROUTER = RouterPolicy(
             search=(1.5,),
         ),
         Parameter(
-            "max_tree_tokens",
-            None,
-            "most that a worker is believed to hold once its tree is trimmed (SGLang router: --max-tree-size, in "
-            "characters); never trimmed where absent.",
+            "max_tree_characters",
+            67108864,
+            "most that the router's tree keeps of a worker's prompts once it is trimmed (--max-tree-size); null: it is "
+            "never trimmed.",
             at_least=1,
             optional=True,
-            search=(None,),
+            search=(67108864,),
         ),
         Parameter(
             "eviction_interval_s",
-            120.0,
+            60.0,
             "seconds between two trimmings.",
             above=0.0,
-            search=(120.0,),
-            only_with=("max_tree_tokens", None),
+            search=(60.0,),
+        ),
+        Parameter(
+            "characters_per_token",
+            4.0,
+            "characters of text that a token stands for, as the router reads text; English: 4, other languages and "
+            "code 1.5 to 5 (assumed).",
+            at_least=1.0,
+            at_most=16.0,
+            search=(4.0,),
         ),
     ),
-    state=(State("trim_s", "f8", "eviction_interval_s"),),
+    state=(State("trim_s", "f8", "eviction_interval_s"), State("tree_clock", "i8")),
     reads_prompts=True,
     tracks=("requests",),
+    sees=("requests", "prompts"),
+    product="sglang-router",
+    hash_order=True,
 )
 
 
 @kernel
 def choose(fleet, route, k, r, now):
-    """Balance first; else the best believed prefix if it is long enough, else the smallest believed cache."""
-    prefix_index.trim_where_due(fleet, route, now)
+    """Balance first; else the name of the longest match if it is long enough, else the fewest requests in flight."""
     row = flow.ROWS * k
-    least = route.first + tournament.best(fleet.winners[row + flow.FEWEST])
-    fewest = fleet.members[least].inflight_requests
-    most = fleet.members[route.first + tournament.best(fleet.winners[row + flow.MOST])].inflight_requests
-    if most - fewest > route.balance_abs_threshold and most > route.balance_rel_threshold * fewest:
-        chosen = least
-    else:
-        tokens, place = prefix_index.best_match(fleet, route, r)
-        if place >= 0 and tokens / fleet.trace.input_tokens[r] > route.cache_threshold:
-            chosen = route.first + place
-        else:
-            chosen = route.first + tournament.best(fleet.winners[row + flow.SMALLEST])
-    prefix_index.believe(fleet, route, chosen, r, now)
+    least = np.int64(fleet.at_place[route.first + tournament.best(fleet.winners[row + flow.FEWEST])])
+    busiest = np.int64(fleet.at_place[route.first + tournament.best(fleet.winners[row + flow.MOST])])
+    fewest, most = fleet.members[least].inflight_requests, fleet.members[busiest].inflight_requests
+    # The source compares in single precision.
+    uneven = most - fewest > route.balance_abs_threshold and np.float32(most) > np.float32(fewest) * np.float32(
+        route.balance_rel_threshold
+    )
+    if route.disaggregated:
+        return least if uneven else np.int64(draws.any_up(fleet, route, k))
+    router_tree.trim_where_due(fleet, route, k, now)
+    chosen = least
+    if not uneven:
+        s = router_tree.deepest_match(fleet, k, r)
+        matched, tokens = np.float32(fleet.trace.end_tokens[s]), np.float32(fleet.trace.input_tokens[r])
+        if s > 0 and matched / tokens > np.float32(route.cache_threshold):
+            chosen = np.int64(fleet.at_place[route.first + router_tree.worker_named(fleet, route, k, s, route.told)])
+        elif not route.unmatched_to_fewest:
+            chosen = np.int64(fleet.at_place[route.first + tournament.best(fleet.winners[row + flow.SMALLEST])])
+        router_tree.note_match(fleet, route, k, s)
+    router_tree.insert(fleet, route, k, chosen, r)
     return chosen

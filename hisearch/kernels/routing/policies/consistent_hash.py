@@ -39,6 +39,7 @@ ROUTER = RouterPolicy(
             search=(1.25,),
         ),
     ),
+    sees=("requests", "keys"),
 )
 
 

@@ -16,6 +16,7 @@ ROUTER = RouterPolicy(
             search=(8,),
         ),
     ),
+    sees=("requests", "capacity"),
 )
 
 

@@ -28,6 +28,8 @@ ROUTER = RouterPolicy(
     ),
     state=(State("look_s", "f8"),),
     reads_prompts=True,
+    sees=("tokens", "caches", "capacity"),
+    age="staleness_s",
 )
 
 

@@ -7,10 +7,12 @@ from hisearch.base.policies import RouterPolicy
 from hisearch.kernels.core import tournament
 from hisearch.kernels.traffic import flow
 
-ROUTER = RouterPolicy("Fewest prompt tokens in flight for its capacity.", tracks=("tokens",))
+ROUTER = RouterPolicy(
+    "Fewest prompt tokens in flight for its capacity.", tracks=("tokens",), sees=("tokens", "capacity")
+)
 
 
 @kernel
 def choose(fleet, route, k, r, now):
     """Fewest prompt tokens in flight for its weight; of equals the lower one."""
-    return route.first + tournament.best(fleet.winners[flow.ROWS * k + flow.LIGHTEST])
+    return fleet.at_place[route.first + tournament.best(fleet.winners[flow.ROWS * k + flow.LIGHTEST])]

@@ -1,16 +1,19 @@
-"""The workers in turn."""
+"""The workers in turn.
+
+Rule: ``round_robin`` of sglang-router 0.3.2 (``policies/round_robin.rs``).
+"""
 
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.base.policies import RouterPolicy, State
 
-ROUTER = RouterPolicy("The workers in turn.", state=(State("turn", "i8"),))
+ROUTER = RouterPolicy("The workers in turn.", state=(State("turn", "i8"),), product="sglang-router")
 
 
 @kernel
 def choose(fleet, route, k, r, now):
-    """The member behind the one that was chosen last."""
+    """A counter of requests, modulo the members that are up."""
     place = route.turn % route.ups
-    route.turn = place + 1
+    route.turn += 1
     return fleet.up[route.first + place]

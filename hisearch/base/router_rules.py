@@ -1,0 +1,29 @@
+"""What sglang-router decides otherwise from one release to the next, as data (see ``base.engine_rules``).
+
+Kernels ask for a rule by name, ``route.RULE`` (1: it holds); the record's fields are made from this table.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.engine_rules import Rule
+
+#: The router whose releases are told apart, as deployments name it.
+SGLANG_ROUTER = "sglang-router"
+
+#: Its releases that may be named, oldest first. Choices of the last were recorded.
+MODELLED_ROUTERS: tuple[str, ...] = ("0.2.3", "0.3.2")
+
+ROUTER_RULES: tuple[Rule, ...] = (
+    Rule(
+        "unmatched_to_fewest",
+        "0.3.0",
+        "Under cache_aware, a prompt without a match goes to the worker with the smallest tree.",
+        "It goes to the worker with the fewest requests in flight.",
+        "policies/cache_aware.rs: CacheAwarePolicy.select_worker",
+    ),
+)
+
+
+def router_fields() -> list[tuple[str, str]]:
+    """Fields of the kernels' record of a route, one for each rule."""
+    return [(rule.name, "i8") for rule in ROUTER_RULES]

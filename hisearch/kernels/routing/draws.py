@@ -1,0 +1,49 @@
+"""Choices that a router leaves to chance: a stream's, or, where a recording is followed, those that it tells.
+
+Workers are told by their place in the router's order.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.core import rng
+from hisearch.kernels.layout import fleet as fl
+
+
+@kernel
+def one_of(fleet, route, k, count, told):
+    """One of the first ``count`` places of ``Fleet.candidates``: the one ``told``, if it is among them."""
+    if count == 1:
+        return fleet.candidates[route.first]
+    route.draws += 1
+    for c in range(count):
+        if fleet.candidates[route.first + c] == told:
+            return told
+    return fleet.candidates[route.first + rng.below(fleet.rng[k], count)]
+
+
+@kernel
+def _is_up(fleet, route, place):
+    return 0 <= place < route.members and fleet.members[fleet.at_place[route.first + place]].state == fl.UP
+
+
+@kernel
+def any_up(fleet, route, k):
+    """Any member that takes requests, with equal probability."""
+    if route.ups == 1:
+        return fleet.up[route.first]
+    route.draws += 1
+    if _is_up(fleet, route, route.told):
+        return fleet.at_place[route.first + route.told]
+    return fleet.up[route.first + rng.below(fleet.rng[k], route.ups)]
+
+
+@kernel
+def two_up(fleet, route, k):
+    """Two members that take requests, the first of all, the second of the others; there are at least two."""
+    route.draws += 1
+    if route.told != route.told_next and _is_up(fleet, route, route.told) and _is_up(fleet, route, route.told_next):
+        return fleet.at_place[route.first + route.told], fleet.at_place[route.first + route.told_next]
+    first = rng.below(fleet.rng[k], route.ups)
+    second = (first + 1 + rng.below(fleet.rng[k], route.ups - 1)) % route.ups
+    return fleet.up[route.first + first], fleet.up[route.first + second]

@@ -1,0 +1,54 @@
+"""What workers answer when a router asks for their load.
+
+Rule: SGLang's ``/get_load`` (0.5.9, ``managers/scheduler_metrics_mixin.py: get_load``): ``num_tokens`` is the tokens of
+requests that run, that is of the pool less what is free or evictable, and of prompts that wait; ranks are added up.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.routing import outlook
+from hisearch.kernels.traffic import lists, pools
+
+
+@kernel
+def _scheduler_tokens(sim, w, now):
+    """Tokens that scheduler ``w`` of a SGLang worker holds or has waiting."""
+    ahead = outlook.catch_up(sim, w, now)
+    worker = sim.workers[w]
+    cache = sim.trees[worker.cache_id]
+    pages = cache.capacity_pages - cache.free_pages - cache.evictable_pages
+    if ahead > 1:
+        pages += lists.pages_over(sim, w, 1, ahead - 1)
+    tokens = pages * sim.config.page_tokens
+    r = worker.waiting_head
+    while r >= 0:
+        tokens += sim.trace.input_tokens[r]
+        r = sim.requests[r].next
+    return tokens
+
+
+@kernel
+def tokens_of(fleet, m, now):
+    """Tokens that member ``m`` says it holds at ``now``; -1 where its engine has no such answer."""
+    member = fleet.members[m]
+    sim = pools.at(fleet, member.pool)
+    if sim.config.engine != la.SGLANG:
+        return -1
+    tokens = 0
+    for w in range(member.index * sim.config.schedulers, (member.index + 1) * sim.config.schedulers):
+        tokens += _scheduler_tokens(sim, w, now)
+    return tokens
+
+
+@kernel
+def poll_where_due(fleet, route, now):
+    """Ask all members every ``load_poll_s``; the first request behind that time is what makes the router ask."""
+    if now < route.poll_s:
+        return
+    while route.poll_s <= now and route.load_poll_s > 0.0:
+        route.poll_s += route.load_poll_s
+    for place in range(route.ups):
+        m = fleet.up[route.first + place]
+        fleet.members[m].polled_tokens = tokens_of(fleet, m, now)

@@ -1,0 +1,183 @@
+"""What routers know, as arrays: their order of workers, trees, rings, windows and sessions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hisearch.base import blake3
+from hisearch.base.dtypes import I4
+from hisearch.base.policies import ROUTERS
+from hisearch.kernels.layout import fleet as fl
+from hisearch.kernels.traffic import flow
+from hisearch.simulate.arrays.pool import record
+from hisearch.specs.deployments.router_rules import router_rules_in_force
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.traces.compiled import TraceArrays
+
+#: Points of each member on the ring of consistent hashing.
+RING_POINTS = 64
+#: The routers' orders of workers have a stream of their own: the first 64 bits of the square root of 5's fraction.
+_ORDER_STREAM = 0x3C6EF372FE94F82B
+
+
+def route_of(router: RouterSpec, first: int, members: int) -> Any:
+    """A route of consecutive ``members`` from ``first`` on, shape (1,)."""
+    return record(
+        fl.ROUTE,
+        policy=ROUTERS.code(router.policy),
+        first=first,
+        members=members,
+        ups=0,
+        disaggregated=0,
+        word=0,
+        words=0,
+        window_first=0,
+        window_places=0,
+        told=-1,
+        told_next=-1,
+        draws=0,
+        unseen=0,
+        **router_rules_in_force(router.version),
+        **ROUTERS.kernel_values(router),
+    )
+
+
+def give_places(row: Any, before: Sequence[Any], sent: int) -> None:
+    """Give a front route its bits and its places in the window, behind those of the routes ``before`` it.
+
+    sent: requests that it may send at most. ``row`` is modified in place.
+    """
+    row["word"] = sum(int(other["words"][0]) for other in before)
+    row["words"] = -(-int(row["members"][0]) // 64)
+    row["window_first"] = sum(int(other["window_places"][0]) for other in before)
+    row["window_places"] = 2 * sent
+    row["window_head"] = row["window_tail"] = row["window_first"]
+
+
+def routing_arrays(
+    routers: Sequence[tuple[RouterSpec, RouterSpec]],
+    routes: Any,
+    members: Any,
+    trace: TraceArrays,
+    models: I4 | None,
+    *,
+    seed: int,
+    stamped: bool,
+) -> dict[str, Any]:
+    """Fields of ``layout.fleet.Fleet`` that routers use.
+
+    Args:
+        routers: front and back of each model.
+        routes: records of ``ROUTE``, two for each model.
+        members: records of ``MEMBER``; their places are filled in.
+        trace: whose requests are sent.
+        models: number of each request's model, shape (N,); None with a single one.
+        seed: of the run; decides the order in which routers have their workers.
+        stamped: with stamps for the trimming of trees: a number for each trace node and front worker.
+    """
+    fronts = [front for front, _ in routers]
+    trees = any(front.policy == "cache_aware" for front in fronts)
+    pictures = any(front.policy == "kv_aware" and front.staleness_s > 0 for front in fronts)
+    nodes, front_members = len(trace.parent), int((members["route"] % fl.SIDES == fl.FRONT).sum())
+    leaves = 1 << max(math.ceil(math.log2(max(int(routes["members"].max()), 1))), 0)
+    window = int(routes["window_places"].sum()) if any(front.policy == "bucket" for front in fronts) else 1
+    hashes = np.flatnonzero(routes["policy"] == ROUTERS.code("consistent_hash")).tolist()
+    ring, ring_member = _ring(routes, hashes)
+    sessions = _sessions(routers, trace)
+    keys = np.zeros(int(sessions.max(initial=-1)) + 1, fl.KEY).view(np.recarray)
+    keys["place"] = -1
+    return {
+        "routes": routes,
+        "members": members,
+        "up": np.empty(len(members), np.int32),
+        "at_place": _order(routers, routes, members, seed),
+        "candidates": np.empty(len(members), np.int64),
+        "keys": np.empty((len(routes) * flow.ROWS, leaves)),
+        "winners": np.empty((len(routes) * flow.ROWS, 2 * leaves), np.int32),
+        "prefix_index": np.zeros((nodes if trees or pictures else 1, int(routes["words"].sum())), np.uint64),
+        "tree": np.zeros((nodes if trees else 1, len(routers)), fl.TREE_NODE).view(np.recarray),
+        "stamps": np.zeros((nodes, front_members) if trees and stamped else (0, 0), np.int32),
+        "affinity": _affinity(routers, trace, models),
+        "ring": ring,
+        "ring_member": ring_member,
+        "key": sessions,
+        "keys_known": keys,
+        "window": np.empty(window, np.int32),
+        "window_member": np.empty(window, np.int32),
+        "sent_s": np.empty(window),
+        "bounds": np.zeros(len(members), np.int64),
+        "lengths": np.empty(window, np.int64),
+    }
+
+
+def _order(routers: Sequence[tuple[RouterSpec, RouterSpec]], routes: Any, members: Any, seed: int) -> I4:
+    """Members of each route in its router's order, shape (W,); fills in their places.
+
+    A hash map's order is drawn; the others have their workers as the deployment lists them.
+    """
+    at_place = np.arange(len(members), dtype=np.int32)
+    for k in range(len(routes)):
+        model, side = divmod(k, fl.SIDES)
+        first, count = int(routes["first"][k]), int(routes["members"][k])
+        if ROUTERS[routers[model][side].policy].hash_order:
+            drawn = mixed(np.arange(count) ^ mixed(np.array([seed ^ _ORDER_STREAM ^ k], np.uint64)).astype(np.int64))
+            at_place[first : first + count] = first + np.argsort(drawn, kind="stable")
+        members["place"][at_place[first : first + count]] = np.arange(count)
+    return at_place
+
+
+def _sessions(routers: Sequence[tuple[RouterSpec, RouterSpec]], trace: TraceArrays) -> I4:
+    """Row of each request's session where a router keeps sessions; else of length 0."""
+    if not any("keys" in ROUTERS[router.policy].tracks for pair in routers for router in pair):
+        return np.empty(0, np.int32)
+    return np.unique(trace.session, return_inverse=True)[1].astype(np.int32)
+
+
+def mixed(keys: np.ndarray) -> np.ndarray:
+    """Integers spread evenly over 64 bits (the finalizer of SplitMix64), shape as ``keys``."""
+    z = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)))
+
+
+def _affinity(routers: Sequence[tuple[RouterSpec, RouterSpec]], trace: TraceArrays, models: I4 | None) -> np.ndarray:
+    """Where each request's key lies on the ring of its model, or the key's hash; of length 0 where nothing hashes."""
+    hashing = ("consistent_hash", "consistent_hashing")
+    if not any(router.policy in hashing for pair in routers for router in pair):
+        return np.empty(0, np.uint64)
+    keys = [_keys_of(front if front.policy in hashing else back, trace) for front, back in routers]
+    return keys[0] if models is None else np.choose(models, keys)
+
+
+def _keys_of(router: RouterSpec, trace: TraceArrays) -> np.ndarray:
+    """Each request's session, or its prompt's first tokens, as points of a ring.
+
+    The key of a prefix is the node of the trace's tree in which it ends: prompts that share it share the node.
+    """
+    if router.policy == "consistent_hashing":
+        names, row = np.unique(trace.session, return_inverse=True)
+        return blake3.first_words([str(name).encode() for name in names.tolist()])[row]
+    if router.hash_key == "session":
+        return mixed(trace.session)
+    node = trace.prompt_node.astype(np.int64)
+    while True:
+        up = trace.start_tokens[node] >= router.prefix_tokens
+        if not up.any():
+            return mixed(node)
+        node[up] = trace.parent[node[up]]
+
+
+def _ring(routes: Any, hashes: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Points of the members of the routes that hash, ascending: (point, member)."""
+    members = np.concatenate(
+        [np.arange(routes[k]["first"], routes[k]["first"] + routes[k]["members"]) for k in hashes] or [np.empty(0)]
+    ).astype(np.int64)
+    points = mixed(np.arange(RING_POINTS)[:, None] + (members[None, :] + 1) * 2**32).ravel()
+    owner = np.broadcast_to(members, (RING_POINTS, len(members))).ravel()
+    order = np.argsort(points, kind="stable")
+    return points[order], owner[order].astype(np.int32)
