@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from hisearch.api.fleet_study import FleetResult as FleetResult
     from hisearch.api.fleet_study import FleetStudy as FleetStudy
     from hisearch.api.fleet_study import load_fleet_study as load_fleet_study
+    from hisearch.api.observe import Observation as Observation
+    from hisearch.api.observe import observe_servers as observe_servers
     from hisearch.api.studies.result import StudyResult as StudyResult
     from hisearch.api.studies.size import size as size
     from hisearch.api.studies.stored_run import load_run as load_run
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "FleetResult": "hisearch.api.fleet_study",
     "FleetStudy": "hisearch.api.fleet_study",
+    "Observation": "hisearch.api.observe",
     "SimulatedDeployment": "hisearch.api.deployments.deployment",
     "Study": "hisearch.api.studies.study",
     "StudyResult": "hisearch.api.studies.result",
@@ -48,6 +51,7 @@ _HOMES = {
     "load_run": "hisearch.api.studies.stored_run",
     "load_study": "hisearch.api.studies.study",
     "load_trace": "hisearch.api.deployments.workload",
+    "observe_servers": "hisearch.api.observe",
     "simulate_deployment": "hisearch.api.deployments.deployment",
     "size": "hisearch.api.studies.size",
     "trace_stats": "hisearch.traces.stats",

@@ -18,6 +18,7 @@ from hisearch.cli.verbs import (
     dashboard,
     doctor,
     folder,
+    observe,
     run,
     simulate,
     size,
@@ -65,6 +66,7 @@ app.add_typer(trace.app, name="trace")
 app.add_typer(validate.app, name="validate")
 app.command("report")(folder.report)
 app.command("export")(folder.export)
+app.command("observe")(observe.observe)
 app.command("verify")(verify.verify)
 app.command("dashboard")(dashboard.dashboard)
 app.command("compare")(compare.compare)
