@@ -16,11 +16,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hisearch.api.advise import Advice as Advice
+    from hisearch.api.advise import advise as advise
     from hisearch.api.compare import compare_deployments as compare_deployments
     from hisearch.api.compare import compare_runs as compare_runs
     from hisearch.api.deployments.deployment import SimulatedDeployment as SimulatedDeployment
     from hisearch.api.deployments.deployment import simulate_deployment as simulate_deployment
     from hisearch.api.deployments.workload import load_trace as load_trace
+    from hisearch.api.drive import CalibratedServer as CalibratedServer
+    from hisearch.api.drive import calibrate_server as calibrate_server
     from hisearch.api.fleet_study import FleetResult as FleetResult
     from hisearch.api.fleet_study import FleetStudy as FleetStudy
     from hisearch.api.fleet_study import load_fleet_study as load_fleet_study
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
 
 #: Public name -> module that defines it.
 _HOMES = {
+    "Advice": "hisearch.api.advise",
+    "CalibratedServer": "hisearch.api.drive",
     "FleetResult": "hisearch.api.fleet_study",
     "FleetStudy": "hisearch.api.fleet_study",
     "Observation": "hisearch.api.observe",
@@ -45,6 +51,8 @@ _HOMES = {
     "Study": "hisearch.api.studies.study",
     "StudyResult": "hisearch.api.studies.result",
     "Verification": "hisearch.api.verify",
+    "advise": "hisearch.api.advise",
+    "calibrate_server": "hisearch.api.drive",
     "compare_deployments": "hisearch.api.compare",
     "compare_runs": "hisearch.api.compare",
     "load_fleet_study": "hisearch.api.fleet_study",

@@ -205,7 +205,7 @@ def _drive(
     error: float,
     report: Callable[[float, str], None],
 ) -> list[LoggedStep]:
-    """Send experiments until steps are known within ``error``, or the time is up; at least the first ones."""
+    """Send experiments until steps are known within ``error``, or the time is up."""
     steps: list[LoggedStep] = []
     began = time.monotonic()
     # The first request of its kind finds cold code.
@@ -218,7 +218,7 @@ def _drive(
             steps += steps_of(outcome, bounds.chunk_tokens)
             passed_s = time.monotonic() - began
             report(min(passed_s, seconds), f"{counted(len(outcomes), 'experiment')}, {counted(len(steps), 'step')}")
-            if passed_s > seconds and len(steps) >= LEAST_STEPS:
+            if passed_s > seconds:
                 return steps
         fit = _fit(steps)
         if fit is None:

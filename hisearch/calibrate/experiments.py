@@ -26,8 +26,8 @@ from hisearch.observe.driver import Experiment, Outcome
 
 #: Tokens of each answer: alone, and of several.
 ALONE, TOGETHER = 9, 24
-#: Steps around a late prompt's.
-SPAN = 4
+#: Steps around a late prompt's, and steps whose mean is one row of the law: a client sees single ones late by turns.
+SPAN, PIECE = 4, 4
 #: Shares of the largest prompt, context and batch that are tried.
 _LEVELS = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03)
 #: Information before any experiment, so that the determinant is positive.
@@ -140,7 +140,7 @@ def steps_of(outcome: Outcome, chunk_tokens: int) -> list[LoggedStep]:
     if late is not None:
         pieces, mixed_s = _around(inside, late.sent_s)
     steps = []
-    for piece in pieces:
+    for piece in (part[start : start + PIECE + 1] for part in pieces for start in range(0, len(part), PIECE)):
         if len(piece) > 2 and piece[-1][1] > piece[0][1]:
             per_step_s = (piece[-1][0] - piece[0][0]) / (piece[-1][1] - piece[0][1])
             middle = (piece[0][1] + piece[-1][1]) // 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from hisearch.specs.wording import counted, listed
 
 #: Least seconds between two looks at a server.
 LEAST_INTERVAL_S = 0.2
+#: Seconds until a server's settings count as not told.
+SETTINGS_TIMEOUT_S = 60.0
 
 
 @dataclass
@@ -95,7 +97,9 @@ def find(number: int, client: Client, arguments: Mapping[str, Value]) -> Watched
     engine = engine_of(first)
     if engine is None:
         raise ServerError(_not_known(client, first))
-    answers = {"/metrics": first} | {path: client.get(path) for path in SERVERS[engine].settings}
+    # Collecting what a developer wants to know takes a busy server half a minute.
+    patient = replace(client, timeout_s=SETTINGS_TIMEOUT_S)
+    answers = {"/metrics": first} | {path: patient.get(path) for path in SERVERS[engine].settings}
     try:
         facts = module_of(engine).facts(answers, arguments)
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -69,7 +69,7 @@ def test_a_recorded_vllm_is_told_exactly(tmp_path: Path) -> None:
     assert inputs.count == 30
     assert seen.window.counters["prompt_tokens"] == inputs.total
     assert seen.figures["ttft_mean_s"] == pytest.approx(seen.window.histograms["ttft_s"].total / 30)
-    assert seen.servers[0].kv_tokens == 1354 * 32
+    assert seen.servers[0].kv_tokens == 1355 * 32
     assert any("Asynchronous scheduling is off" in text for text in seen.odd)
     assert any("CUDA graphs are off" in text for text in seen.odd)
     files = seen.write(tmp_path / "out")

@@ -88,8 +88,8 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
         version=str(version),
         model=first_text((model_config.get("model"), models[0].get("root"), models[0].get("id"))),
         settings=settings,
-        # One block is the null block, which holds nothing.
-        kv_tokens=(int(blocks) - 1) * int(block) if blocks is not None and block is not None else None,
+        # With the null block, as the engine counts its "GPU KV cache size" and a simulation its capacity.
+        kv_tokens=int(blocks) * int(block) if blocks is not None and block is not None else None,
         gpu=first_text(((stated.get("system_env") or {}).get("nvidia_gpu_models"),)),
         eager=bool(merged.get("enforce_eager") or model_config.get("enforce_eager")),
         max_context_tokens=models[0].get("max_model_len"),
