@@ -88,7 +88,7 @@ class Advice(Shown):
         chance = "" if self.chance is None else f", holds the SLO with {format_percent(self.chance)}"
         price = price_of(best.trial)
         facts["instead"] = f"{describe(best.trial.deployment)}: ${price:,.2f} per hour{chance}"
-        capacity = best.trial.values.get(CAPACITY) if self.more else None
+        capacity = best.trial.metrics.get("capacity_load") if self.more else None
         if capacity is not None:
             facts["load"] = f"{capacity:.2f} times the observed one"
         saved = self.current.cost.total - price

@@ -28,6 +28,8 @@ from hisearch.observe.driver import Experiment, Outcome
 ALONE, TOGETHER = 9, 24
 #: Steps around a late prompt's, and steps whose mean is one row of the law: a client sees single ones late by turns.
 SPAN, PIECE = 4, 4
+#: Share of the engine's mean time between an experiment's tokens below which they came in a bunch.
+BUNCHED = 0.25
 #: Shares of the largest prompt, context and batch that are tried.
 _LEVELS = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03)
 #: Information before any experiment, so that the determinant is positive.
@@ -139,15 +141,18 @@ def steps_of(outcome: Outcome, chunk_tokens: int) -> list[LoggedStep]:
     pieces, mixed_s = [inside], math.nan
     if late is not None:
         pieces, mixed_s = _around(inside, late.sent_s)
-    steps = []
+    steps: list[LoggedStep] = []
     for piece in (part[start : start + PIECE + 1] for part in pieces for start in range(0, len(part), PIECE)):
         if len(piece) > 2 and piece[-1][1] > piece[0][1]:
             per_step_s = (piece[-1][0] - piece[0][0]) / (piece[-1][1] - piece[0][1])
             middle = (piece[0][1] + piece[-1][1]) // 2
             shares = tuple((1, experiment.cached + length + middle, True) for length in experiment.prompts)
             steps.append(LoggedStep(per_step_s, shares))
+    # A client that was late finds several tokens at once: these come in no time, and the ones before them took long.
+    engine_s = outcome.engine.decode_s / (len(requests) + (late is not None)) / (experiment.outputs - 1)
+    steps = [step for step in steps if step.latency_s > BUNCHED * engine_s]
+    decode_s = float(np.median([step.latency_s for step in steps])) if steps else math.nan
     if late is not None and steps and mixed_s > 0:
-        decode_s = float(np.median([step.latency_s for step in steps]))
         own_s = mixed_s - (SPAN - 1) * decode_s
         if own_s > decode_s / 2.0:
             steps.append(LoggedStep(own_s, (*steps[-1].shares, (experiment.late, 0, False))))
