@@ -16,14 +16,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hisearch.api.advise import Advice as Advice
+    from hisearch.api.advise import advise as advise
     from hisearch.api.compare import compare_deployments as compare_deployments
     from hisearch.api.compare import compare_runs as compare_runs
     from hisearch.api.deployments.deployment import SimulatedDeployment as SimulatedDeployment
     from hisearch.api.deployments.deployment import simulate_deployment as simulate_deployment
     from hisearch.api.deployments.workload import load_trace as load_trace
+    from hisearch.api.drive import CalibratedServer as CalibratedServer
+    from hisearch.api.drive import calibrate_server as calibrate_server
     from hisearch.api.fleet_study import FleetResult as FleetResult
     from hisearch.api.fleet_study import FleetStudy as FleetStudy
     from hisearch.api.fleet_study import load_fleet_study as load_fleet_study
+    from hisearch.api.observe import Observation as Observation
+    from hisearch.api.observe import observe_servers as observe_servers
     from hisearch.api.studies.result import StudyResult as StudyResult
     from hisearch.api.studies.size import size as size
     from hisearch.api.studies.stored_run import load_run as load_run
@@ -36,18 +42,24 @@ if TYPE_CHECKING:
 
 #: Public name -> module that defines it.
 _HOMES = {
+    "Advice": "hisearch.api.advise",
+    "CalibratedServer": "hisearch.api.drive",
     "FleetResult": "hisearch.api.fleet_study",
     "FleetStudy": "hisearch.api.fleet_study",
+    "Observation": "hisearch.api.observe",
     "SimulatedDeployment": "hisearch.api.deployments.deployment",
     "Study": "hisearch.api.studies.study",
     "StudyResult": "hisearch.api.studies.result",
     "Verification": "hisearch.api.verify",
+    "advise": "hisearch.api.advise",
+    "calibrate_server": "hisearch.api.drive",
     "compare_deployments": "hisearch.api.compare",
     "compare_runs": "hisearch.api.compare",
     "load_fleet_study": "hisearch.api.fleet_study",
     "load_run": "hisearch.api.studies.stored_run",
     "load_study": "hisearch.api.studies.study",
     "load_trace": "hisearch.api.deployments.workload",
+    "observe_servers": "hisearch.api.observe",
     "simulate_deployment": "hisearch.api.deployments.deployment",
     "size": "hisearch.api.studies.size",
     "trace_stats": "hisearch.traces.stats",

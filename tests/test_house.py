@@ -15,7 +15,7 @@ import hisearch
 ROOT = Path(hisearch.__file__).parent
 #: Packages from the lowest floor up; a module imports from its own floor and from those below.
 FLOORS = (
-    ("base", "record", "observe"), ("specs",), ("traces", "hardware"), ("latency",), ("kernels", "calibrate"),
+    ("base", "record"), ("specs",), ("traces", "hardware", "observe"), ("latency",), ("kernels", "calibrate"),
     ("simulate",), ("score", "validate", "verify"), ("search",), ("report",), ("export",), ("api",), ("cli",),
 )  # fmt: skip
 

@@ -214,6 +214,19 @@ P = TypeVar("P", bound=Policy)
 
 
 @dataclass(frozen=True)
+class ServerPolicy(Policy):
+    """A running server of an engine, by its HTTP endpoints.
+
+    settings: paths that tell how it was started, asked once. figures: paths that tell how it fares, asked again and
+    again. needs: what makes it tell figures where it does not by itself.
+    """
+
+    settings: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
+    needs: str = ""
+
+
+@dataclass(frozen=True)
 class Registry(Mapping[str, P], Generic[P]):
     """Policies of one kind by name; a policy's code in kernels is its place in this order.
 
@@ -367,3 +380,6 @@ QUEUE_ORDERS = read_policies("kernels/sglang/orders", QueueOrder, "ORDER", first
 BENCHMARKS = read_policies("traces/importers/benchmarks", TraceFormat, "FORMAT")
 #: Trace formats: ``read(source)`` returns the trace of a file.
 TRACE_FORMATS = read_policies("traces/importers/formats", TraceFormat, "FORMAT").joined(BENCHMARKS)
+
+#: Running servers: ``facts(answers, arguments)`` and ``moment(answers, at_s)`` read what their endpoints say.
+SERVERS = read_policies("observe/servers", ServerPolicy, "SERVER")

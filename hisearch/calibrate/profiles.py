@@ -13,6 +13,7 @@ import numpy as np
 from hisearch.calibrate.boards import BOARDS
 from hisearch.calibrate.build import Measured, Target, build_profile
 from hisearch.calibrate.former import former_folder
+from hisearch.calibrate.front_end import FrontEndFit
 from hisearch.calibrate.own_tables import FASTEST, SLOWEST, check_fit_for, read_own
 from hisearch.calibrate.shipped import ENGINES, data_folder, fit_shipped
 from hisearch.calibrate.step_fit import RegimeNoise, fit_steps
@@ -170,12 +171,29 @@ def calibrate_steps(files: Sequence[Path], worker: LoggedWorker, *, source: str,
         ValueError: too few steps, a kind of step that every server has is missing, or times cannot be seconds.
         SpecError: no such model or accelerator.
     """
+    measured = ", ".join(str(path) for path in files)
+    return calibrate_log(read_step_logs(files), worker, measured=measured, source=source, name=name)
+
+
+def calibrate_log(
+    log: StepLog,
+    worker: LoggedWorker,
+    *,
+    measured: str,
+    source: str,
+    name: str | None = None,
+    front_end: FrontEndFit | None = None,
+) -> Calibrated:
+    """Fit the law of ``worker``'s steps to a log. measured: what errors call it. front_end: beside the steps.
+
+    Raises:
+        ValueError, SpecError: as of ``calibrate_steps``.
+    """
     catalogue = Catalogue()
     model = catalogue.get("Model", worker.model).spec
     accelerator = catalogue.get("Accelerator", worker.accelerator).spec
     roofline: LatencyProfileSpec = catalogue.get("LatencyProfile", "roofline").spec
-    log = read_step_logs(files)
-    _check_seconds(log, worker, model, accelerator, roofline, ", ".join(str(path) for path in files))
+    _check_seconds(log, worker, model, accelerator, roofline, measured)
     fit = fit_steps(log)
     law = StepRegression(
         model=model.huggingface_id,
@@ -197,10 +215,12 @@ def calibrate_steps(files: Sequence[Path], worker: LoggedWorker, *, source: str,
         update={
             "estimator": "regression",
             "evidence": "fitted",
-            "engines": {worker.engine: EngineOverhead(step_s=0.0, evidence="fitted")},
+            "engines": {worker.engine: EngineOverhead(step_s=0.0, evidence="fitted", **_times(front_end))},
             "regressions": [law],
             "relative_error": worst,
-            "provenance": Provenance(source=source, as_of=_today(), notes=_notes(law, fit.noise)),
+            "provenance": Provenance(
+                source=source, as_of=_today(), notes=_notes(law, fit.noise) + _front_end_note(front_end)
+            ),
         }
     )
     title = f"{ENGINE_TITLES[worker.engine]} {worker.engine_version}".strip()
@@ -281,6 +301,16 @@ def _check_seconds(
             f"{source}: latency_s: steps take {ratio:,.3g} times what the roofline says of {worker.model} on "
             f"{worker.tensor_parallel} x {worker.accelerator}: is this another worker, or are these no seconds?"
         )
+
+
+def _times(front_end: FrontEndFit | None) -> dict[str, float]:
+    return {} if front_end is None else front_end.times.model_dump()
+
+
+def _front_end_note(front_end: FrontEndFit | None) -> str:
+    if front_end is None:
+        return " The front end was not timed: TTFT is the engine's alone."
+    return f" Front end: off by {1e3 * front_end.error_s:.2g} ms (median) on experiments left out of its fit."
 
 
 def _notes(law: StepRegression, noise: Mapping[Regime, RegimeNoise]) -> str:

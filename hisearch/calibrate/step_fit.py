@@ -155,6 +155,11 @@ def fit_steps(log: StepLog, seed: int = 0) -> StepFit:
     return StepFit(law, errors, ranges, noise)
 
 
+def step_features(log: StepLog, tokens: F8) -> F8:
+    """Factors of each coefficient, and of each rise of ``token_s`` between ``tokens``: (N, coefficients + rises)."""
+    return _matrix(_sums(log), tokens)
+
+
 def _sums(log: StepLog) -> _Sums:
     count = len(log.latency_s)
 

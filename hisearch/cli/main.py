@@ -11,6 +11,7 @@ from hisearch.cli.errors import ReportingGroup
 from hisearch.cli.output import renamed_keys_noted
 from hisearch.cli.streams import leavable_streams
 from hisearch.cli.verbs import (
+    advise,
     bench,
     calibrate,
     catalogue,
@@ -18,6 +19,7 @@ from hisearch.cli.verbs import (
     dashboard,
     doctor,
     folder,
+    observe,
     run,
     simulate,
     size,
@@ -65,6 +67,8 @@ app.add_typer(trace.app, name="trace")
 app.add_typer(validate.app, name="validate")
 app.command("report")(folder.report)
 app.command("export")(folder.export)
+app.command("observe")(observe.observe)
+app.command("advise")(advise.advise)
 app.command("verify")(verify.verify)
 app.command("dashboard")(dashboard.dashboard)
 app.command("compare")(compare.compare)

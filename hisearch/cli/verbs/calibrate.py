@@ -9,6 +9,8 @@ import typer
 from typer.core import TyperGroup
 
 from hisearch.cli import options
+from hisearch.cli.verbs import observe as observing
+from hisearch.specs.wording import format_percent
 
 if TYPE_CHECKING:
     from hisearch.api.calibrate import Calibrated
@@ -229,6 +231,69 @@ def steps(
     )  # fmt: skip
     calibrated = calibrate_steps(files, worker, source=source, name=name)
     _write_profile(calibrated, output, calibrated.profile.regressions[0].model_dump() if as_json else None)
+
+
+@app.command("server")
+def server(
+    observed: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of `hisearch observe`: deployment.yaml, perhaps steps.jsonl.")
+    ],
+    drive: Annotated[
+        str | None,
+        typer.Option("--drive", metavar="URL", help="Send requests to this server, which must serve nobody else."),
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=5, help="Longest time to send requests.")] = 90.0,
+    error: Annotated[
+        float, typer.Option("--error", min=0.001, help="Median error of steps, held out, that is good enough.")
+    ] = 0.05,
+    source: options.Source = "own measurements",
+    name: Annotated[str | None, typer.Option("--name", help="Of the profile.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The profile; DIR/profile.yaml where absent.")
+    ] = None,
+    token: observing.Token = None,
+    headers: observing.Headers = None,
+    ca: observing.Ca = None,
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Fit steps and front end of a running server, and write them as a LatencyProfile.
+
+    Steps are those of the observation's log. With --drive requests are sent, those that tell most of the law, until
+    steps are known within --error or --seconds are over; what the client waits beside the engine is the front end.
+    Only vLLM tells its engine's time of a request. Errors are those of parts left out of the fits.
+    """
+    from hisearch.api.drive import calibrate_server
+    from hisearch.cli import output as out
+    from hisearch.cli.verbs.running import progress_of
+
+    options.check_places(output)
+    with progress_of(quiet) as progress:
+        passed = 0
+        if progress is not None and drive is not None:
+            progress.started("sending requests, seconds at most", round(seconds))
+
+        def report(passed_s: float, said: str) -> None:
+            nonlocal passed
+            if progress is not None:
+                progress.advanced(int(passed_s) - passed, said)
+                passed = int(passed_s)
+
+        server = calibrate_server(
+            observed, drive=drive, seconds=seconds, error=error, token=token, headers=headers or (), ca=ca,
+            source=source, name=name, seed=seed, report=report,
+        )  # fmt: skip
+        if progress is not None and drive is not None:
+            progress.finished()
+    written = server.write(observed, output)
+    profile = server.calibrated.profile
+    facts = {"name": server.calibrated.name, "error": server.error, "reached": server.reached}
+    front_end = None if server.front_end is None else server.front_end.times.model_dump()
+    data = facts | {"errors": profile.regressions[0].model_dump()["errors"], "front_end": front_end, "files": written}
+    out.result(as_json, lambda: data, lambda: out.pairs(server.facts() | {"written": ", ".join(map(str, written))}))
+    if not server.reached:
+        out.note(f"steps are known within {format_percent(server.error, 1)}, not within {format_percent(error, 1)}")
 
 
 def _write_profile(calibrated: Calibrated, output: Path | None, figures: dict[str, Any] | None) -> None:

@@ -1,0 +1,235 @@
+"""A latency profile of a running server: ``hisearch.calibrate_server(...)``, all that ``calibrate server`` does.
+
+From an observation's own steps, and from requests sent to the server: experiments that tell most of the law of its
+steps and of its front end, until both are known well enough or the time is up.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hisearch.api.deployments.deployment import plan_pool
+from hisearch.api.observe import DEPLOYMENT, STEPS
+from hisearch.api.run_folder import write_text
+from hisearch.base.shown import Shown
+from hisearch.calibrate.experiments import (
+    Bounds,
+    LoggedStep,
+    first_ones,
+    front_end_of,
+    log_of,
+    next_experiments,
+    steps_of,
+)
+from hisearch.calibrate.front_end import FrontEndFit, FrontEndSample, fit_front_end
+from hisearch.calibrate.profiles import Calibrated, LoggedWorker, calibrate_log
+from hisearch.calibrate.step_fit import LEAST_STEPS, StepFit, fit_steps
+from hisearch.calibrate.step_log import StepLog, read_step_logs
+from hisearch.observe.client import Client, ServerError, headers_of
+from hisearch.observe.driver import Driver, Outcome
+from hisearch.observe.watch import find
+from hisearch.specs.documents.resolve import load_deployment
+from hisearch.specs.wording import counted, format_percent
+
+if TYPE_CHECKING:
+    from hisearch.specs.documents.resolved import ResolvedDeployment
+
+#: Experiments between two fits.
+ROUND = 8
+#: The profile, and what was measured, in the observation's folder.
+PROFILE, DRIVEN, PROBES = "profile.yaml", "driven.jsonl", "front-end.jsonl"
+
+
+@dataclass(frozen=True, repr=False)
+class CalibratedServer(Shown):
+    """A profile, and what it rests on.
+
+    steps: that it was fitted to. experiments: that were sent. front_end: None where nothing was sent. error: the
+    largest median over kinds of steps, held out. reached: whether that is within what was asked for.
+    """
+
+    calibrated: Calibrated
+    steps: int
+    experiments: int
+    seconds: float
+    front_end: FrontEndFit | None
+    error: float
+    reached: bool
+    driven: tuple[LoggedStep, ...]
+    samples: tuple[FrontEndSample, ...]
+
+    def facts(self) -> dict[str, str]:
+        """See ``Shown``."""
+        law = self.calibrated.profile.regressions[0]
+        facts = {"profile": self.calibrated.name, "steps": f"{self.steps:,}"}
+        for regime, error in law.errors.items():
+            facts[f"{regime} steps"] = (
+                f"held out: median {format_percent(error.median, 1)}, p90 {format_percent(error.p90, 1)} "
+                f"({error.steps:,} steps)"
+            )
+        if self.front_end is not None:
+            times = self.front_end.times
+            facts["front end"] = (
+                f"{1e3 * times.request_s:.3g} ms a request ({1e3 * times.read_s:.3g} ms of it one after another), "
+                f"{1e6 * times.prompt_token_s:.2g} us a prompt token, {1e6 * times.stream_s:.3g} us a token; "
+                f"held out: median {1e3 * self.front_end.error_s:.2g} ms"
+            )
+            facts["sent"] = f"{counted(self.experiments, 'experiment')} in {self.seconds:.0f} s"
+        return facts
+
+    def write(self, folder: Path, output: Path | None = None) -> list[Path]:
+        """Write the profile (``profile.yaml``, or ``output``), and what was measured, into the observation's folder."""
+        written = [output if output is not None else folder / PROFILE]
+        write_text(written[0], self.calibrated.yaml)
+        if self.samples:
+            steps = [
+                {
+                    "latency_s": step.latency_s,
+                    "requests": [
+                        {"new_tokens": new, "cached_tokens": cached, "kind": "decode" if decode else "prefill"}
+                        for new, cached, decode in step.shares
+                    ],
+                }
+                for step in self.driven
+            ]
+            for name, rows in ((DRIVEN, steps), (PROBES, [sample._asdict() for sample in self.samples])):
+                write_text(folder / name, "".join(json.dumps(row) + "\n" for row in rows))
+                written.append(folder / name)
+        return written
+
+
+def calibrate_server(
+    observed: str | Path,
+    *,
+    drive: str | None = None,
+    seconds: float = 90.0,
+    error: float = 0.05,
+    token: str | None = None,
+    headers: Sequence[str] = (),
+    ca: Path | None = None,
+    source: str = "own measurements",
+    name: str | None = None,
+    seed: int = 0,
+    report: Callable[[float, str], None] = lambda passed_s, said: None,
+) -> CalibratedServer:
+    """Fit a profile to an observation, and to requests that are sent.
+
+    Args:
+        observed: folder of ``hisearch observe``, with ``deployment.yaml`` and perhaps ``steps.jsonl``.
+        drive: address of the server to send requests to; none are sent where None.
+        seconds: that may be spent on them.
+        error: largest median error of steps, held out, that is good enough.
+        token: sent as ``Authorization: Bearer``.
+        headers: further ones, ``NAME: VALUE``.
+        ca: file of certificates that are trusted.
+        source: what the profile names as its source.
+        name: of the profile.
+        seed: of the prompts.
+        report: is told the seconds passed, and what is known by then.
+
+    Raises:
+        ServerError: the server cannot be driven.
+        ValueError: there are neither steps nor a server, or too few steps.
+        OSError, SpecError: the folder holds no observation of one pool.
+    """
+    folder = Path(observed)
+    resolved = load_deployment(folder / DEPLOYMENT)
+    worker = _worker(resolved)
+    log = read_step_logs([folder / STEPS]) if (folder / STEPS).is_file() else None
+    if log is None and drive is None:
+        raise ValueError(
+            f"{folder}: no {STEPS}: observe with --logs, or name a server to send requests to with --drive"
+        )
+    began = time.monotonic()
+    outcomes: list[Outcome] = []
+    driven: list[LoggedStep] = []
+    if drive is not None:
+        client = Client(drive, headers_of(token, tuple(headers)), ca)
+        driver, bounds = _driver(client, resolved, seed)
+        driven = _drive(driver, bounds, log, outcomes, seconds, error, report)
+    samples = [sample for outcome in outcomes if (sample := front_end_of(outcome)) is not None]
+    front_end = fit_front_end(samples) if drive is not None else None
+    # The engine's own log is exact, and holds the experiments too where it was written meanwhile.
+    fitted = log if log is not None else log_of(driven)
+    measured = str(folder / STEPS) if log is not None else str(drive)
+    calibrated = calibrate_log(fitted, worker, measured=measured, source=source, name=name, front_end=front_end)
+    worst = calibrated.profile.relative_error
+    return CalibratedServer(
+        calibrated, len(fitted.latency_s), len(outcomes), time.monotonic() - began, front_end, worst, worst <= error,
+        tuple(driven), tuple(samples),
+    )  # fmt: skip
+
+
+def _worker(resolved: ResolvedDeployment) -> LoggedWorker:
+    """The worker of the only pool.
+
+    Raises:
+        SpecError: there are several pools.
+    """
+    if len(resolved.deployment.pools) > 1:
+        raise resolved.document.error("spec.pools", "steps are those of one pool; observe its servers alone")
+    pool = resolved.deployment.pool
+    return LoggedWorker(
+        resolved.deployment.model, pool.accelerator, pool.engine.name, pool.engine.version, pool.tensor_parallel,
+        pool.weight_dtype, pool.kv_dtype,
+    )  # fmt: skip
+
+
+def _driver(client: Client, resolved: ResolvedDeployment, seed: int) -> tuple[Driver, Bounds]:
+    """The driver of a server that runs what the deployment says, and what may be sent to it."""
+    pool, model = resolved.deployment.pool, resolved.model.spec
+    facts = find(1, client, {}).facts
+    if facts.engine != "vllm":
+        raise ServerError(
+            f"{client.url}: {facts.engine} does not tell its engine's seconds of a request, so that its front end "
+            "could not be told apart; servers of vLLM can be driven"
+        )
+    models = (client.get("/v1/models").json() or {}).get("data") or [{}]
+    driver = Driver(client, str(models[0].get("id", facts.model)), model.vocab_size, seed)
+    context = facts.max_context_tokens or model.max_context_tokens
+    kv_tokens = facts.kv_tokens or plan_pool(resolved, 0).kv_capacity_tokens
+    return driver, Bounds(pool.engine.chunk_tokens, pool.engine.max_running_requests, context, kv_tokens)
+
+
+def _drive(
+    driver: Driver,
+    bounds: Bounds,
+    log: StepLog | None,
+    outcomes: list[Outcome],
+    seconds: float,
+    error: float,
+    report: Callable[[float, str], None],
+) -> list[LoggedStep]:
+    """Send experiments until steps are known within ``error``, or the time is up."""
+    steps: list[LoggedStep] = []
+    began = time.monotonic()
+    # The first request of its kind finds cold code.
+    queue = first_ones(bounds)
+    driver.run(queue[0])
+    while True:
+        for experiment in queue:
+            outcome = driver.run(experiment)
+            outcomes.append(outcome)
+            steps += steps_of(outcome, bounds.chunk_tokens)
+            passed_s = time.monotonic() - began
+            report(min(passed_s, seconds), f"{counted(len(outcomes), 'experiment')}, {counted(len(steps), 'step')}")
+            if passed_s > seconds:
+                return steps
+        fit = _fit(steps)
+        if fit is None:
+            queue = first_ones(bounds)
+            continue
+        # Where the engine logs its steps, experiments are for the front end alone.
+        if log is not None or max(each.median for each in fit.errors.values()) <= error:
+            return steps
+        queue = next_experiments(fit.law, steps, bounds, ROUND)
+
+
+def _fit(steps: Sequence[LoggedStep]) -> StepFit | None:
+    """The law of what is known so far; None of too few steps."""
+    return fit_steps(log_of(steps)) if len(steps) >= LEAST_STEPS else None

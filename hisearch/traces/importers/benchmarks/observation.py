@@ -1,0 +1,48 @@
+"""Observations of running servers (``hisearch observe``)."""
+
+from __future__ import annotations
+
+from hisearch.base.policies import TraceFormat
+from hisearch.traces.importers.measured_trace import measured_trace
+from hisearch.traces.importers.measurement import Measurement, Results, check_latencies, read_results
+from hisearch.traces.reading.source import Source
+from hisearch.traces.trace import Trace
+
+FORMAT = TraceFormat(
+    "Observations of running servers: observation.json of hisearch observe.",
+    json_fields=(("window_s", "servers", "figures", "counters"),),
+    times="all are seconds",
+)
+_NOTES = (
+    "latencies are the server's own: without the network, and without what its front end does before it notes a request",
+    "means are exact, percentiles are read off the buckets of a histogram",
+)
+_FIGURES = ("ttft_mean_s", "tpot_mean_s", "e2e_mean_s", "throughput_rps", "output_tokens_per_s")
+
+
+def measurements(results: Results) -> list[Measurement]:
+    """The window of an observation, summed up: means and rates. Requests one by one are not known."""
+    made = []
+    for item in results.objects():
+        figures = {name: item.number(f"figures.{name}") for name in _FIGURES if item.get(f"figures.{name}") is not None}
+        check_latencies(item, figures, ("figures.ttft_mean_s",))
+        ended, failed = item.count("counters.requests"), 0
+        if item.get("counters.failed") is not None:
+            failed = item.count("counters.failed")
+        inputs = item.count("counters.prompt_tokens") if item.get("counters.prompt_tokens") is not None else None
+        made.append(
+            item.measurement(
+                "hisearch observe",
+                sent=ended + failed,
+                failed=failed,
+                figures=figures,
+                input_tokens=inputs,
+                notes=_NOTES,
+            )
+        )
+    return made
+
+
+def read(source: Source) -> Trace:
+    """Refused: an observation's load is in workload.yaml or trace.jsonl beside it."""
+    return measured_trace(source, measurements(read_results(source.path, source.bad)))

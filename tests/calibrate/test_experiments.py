@@ -1,0 +1,111 @@
+"""Experiments on a server whose law is known: what they tell of steps, and which come next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from hisearch.calibrate.experiments import (
+    SPAN,
+    Bounds,
+    Share,
+    candidates,
+    first_ones,
+    front_end_of,
+    log_of,
+    next_experiments,
+    steps_of,
+)
+from hisearch.calibrate.step_fit import fit_steps
+from hisearch.observe.driver import Engine, Experiment, Outcome, Timed
+
+BOUNDS = Bounds(chunk_tokens=1024, running=16, context_tokens=4096, kv_tokens=40_000)
+FRONT_S = 7e-3
+
+
+def step_s(shares: Sequence[Share]) -> float:
+    """Seconds of a step by a law of the fitted form."""
+    tokens = sum(new for new, _, _ in shares)
+    pairs = sum(new * (cached + (new + 1) / 2) for new, cached, decode in shares if not decode)
+    context = sum(cached + 1 for _, cached, decode in shares if decode)
+    return 4e-3 + 2e-4 * len(shares) + 3e-5 * tokens + 2e-8 * pairs + 4e-7 * context
+
+
+def serve(experiment: Experiment) -> Outcome:
+    """An engine that prefills all prompts in one step, and a client that sees tokens at once."""
+    lengths = [experiment.cached + length for length in experiment.prompts]
+    count = len(lengths)
+    prefill_s = step_s([(length, experiment.cached, False) for length in experiment.prompts])
+    now = FRONT_S + prefill_s
+    tokens = [(now, 1)]
+    late: Timed | None = None
+    for made in range(1, experiment.outputs):
+        shares: list[Share] = [(1, length + made, True) for length in lengths]
+        if experiment.late and made == 2 * SPAN:
+            late = Timed(now - 1e-6, ((now, experiment.outputs),))
+            shares.append((experiment.late, 0, False))
+        now += step_s(shares)
+        tokens.append((now, made + 1))
+    timed = Timed(0.0, tuple(tokens))
+    engine = Engine(
+        0.0, count * prefill_s, (count + (late is not None)) * (now - tokens[0][0]), count * experiment.cached
+    )
+    return Outcome(experiment, (timed,) * count, late, engine)
+
+
+@pytest.mark.parametrize("experiment", candidates(BOUNDS)[::7])
+def test_steps_are_those_that_the_engine_made(experiment: Experiment) -> None:
+    steps = steps_of(serve(experiment), BOUNDS.chunk_tokens)
+    assert steps
+    for step in steps:
+        assert step.latency_s == pytest.approx(step_s(step.shares), rel=0.05), step.shares
+
+
+def test_a_late_prompt_is_told_apart_from_decodes() -> None:
+    steps = steps_of(serve(Experiment((200,) * 4, 24, late=700)), BOUNDS.chunk_tokens)
+    (mixed,) = [step for step in steps if any(not decode for _, _, decode in step.shares)]
+    assert mixed.latency_s == pytest.approx(step_s(mixed.shares), rel=0.01)
+
+
+def test_tokens_that_come_in_a_bunch_are_no_steps() -> None:
+    outcome = serve(Experiment((100,) * 4, 24))
+    whole = outcome.requests[0].tokens
+    # A client that slept until the 16th token.
+    slept = tuple((max(at_s, whole[15][0]), number) for at_s, number in whole)
+    late = outcome._replace(requests=(Timed(0.0, slept),) * 4)
+    assert all(step.latency_s > 4e-3 for step in steps_of(late, BOUNDS.chunk_tokens))
+
+
+def test_a_prompt_that_was_cut_is_no_step() -> None:
+    steps = steps_of(serve(Experiment((2000,), 9)), BOUNDS.chunk_tokens)
+    assert all(decode for step in steps for _, _, decode in step.shares)
+
+
+def test_what_the_client_waits_beside_the_engine_is_the_front_end() -> None:
+    sample = front_end_of(serve(Experiment((300,) * 3, 24)))
+    assert sample is not None
+    assert sample.first_s == pytest.approx(FRONT_S)
+    assert sample.last_s == pytest.approx(FRONT_S)
+
+
+def test_the_law_is_found_by_the_experiments_that_are_chosen() -> None:
+    steps = [step for each in first_ones(BOUNDS) * 2 for step in steps_of(serve(each), BOUNDS.chunk_tokens)]
+    law = fit_steps(log_of(steps)).law
+    chosen = next_experiments(law, steps, BOUNDS, 8)
+    assert len(chosen) == 8
+    assert set(chosen) <= set(candidates(BOUNDS))
+    more = [*steps, *(step for each in chosen for step in steps_of(serve(each), BOUNDS.chunk_tokens))]
+    fit = fit_steps(log_of(more))
+    assert fit.errors["prefill"].median < 0.03
+    assert fit.errors["decode"].median < 0.01
+
+
+def test_no_experiment_is_beyond_the_bounds() -> None:
+    for experiment in candidates(BOUNDS):
+        longest = experiment.cached + max(experiment.prompts) + experiment.outputs
+        assert longest < BOUNDS.context_tokens
+        assert len(experiment.prompts) + bool(experiment.late) <= BOUNDS.running
+        assert sum(experiment.prompts) + experiment.late < BOUNDS.kv_tokens
+    kinds = {(len(each.prompts) > 1, bool(each.cached), bool(each.late)) for each in candidates(BOUNDS)}
+    assert len(kinds) == 5

@@ -1,0 +1,206 @@
+"""Servers watched from outside: recorded answers of a real vLLM 0.32.0, and answers in the forms of the others."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from hisearch.api.observe import Observation, observe_servers
+from hisearch.observe.client import ServerError
+from hisearch.specs.documents.resolve import load_deployment
+from tests.observe.mock_server import Reply, recorded, served, vllm
+
+BEFORE, AFTER = "vllm-0.32.0-before.txt", "vllm-0.32.0-after.txt"
+SGLANG = """\
+# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{model_name="m",tp_rank="0"} 4.0
+sglang:num_running_reqs{model_name="m",tp_rank="1"} 4.0
+sglang:num_running_reqs{model_name="m",tp_rank="0",priority="7"} 3.0
+sglang:num_queue_reqs{model_name="m",tp_rank="0"} 2.0
+sglang:token_usage{model_name="m",tp_rank="0"} 0.5
+sglang:prompt_tokens_total{model_name="m"} PROMPT
+sglang:generation_tokens_total{model_name="m"} 400.0
+sglang:cached_tokens_total{model_name="m",cache_source="device"} CACHED
+sglang:num_requests_total{model_name="m"} REQUESTS
+sglang:time_to_first_token_seconds_bucket{le="0.1",model_name="m"} REQUESTS
+sglang:time_to_first_token_seconds_bucket{le="+Inf",model_name="m"} REQUESTS
+sglang:time_to_first_token_seconds_sum{model_name="m"} 2.0
+"""
+SGLANG_INFO = {
+    "version": "0.5.23", "model_path": "Qwen/Qwen3-32B", "tp_size": 4, "attn_dp_size": 2, "chunked_prefill_size": 8192,
+    "max_running_requests": 128, "page_size": 1, "mem_fraction_static": 0.87, "disable_radix_cache": False,
+    "disable_overlap_schedule": True, "schedule_policy": "fcfs", "kv_cache_dtype": "fp8_e4m3",
+    "max_total_num_tokens": 300000, "api_key": "secret-of-the-server",
+}  # fmt: skip
+ITERATION = {
+    "iter": 7, "iterLatencyMS": 25.0, "numActiveRequests": 3, "numQueuedRequests": 1,
+    "kvCacheStats": {"usedNumBlocks": 10, "maxNumBlocks": 100, "tokensPerBlock": 32},
+    "inflightBatchingStats": {"numContextRequests": 1, "numCtxTokens": 256, "numGenRequests": 2},
+}  # fmt: skip
+
+
+def watched(replies: dict[str, list[Reply]], seconds: float = 0.6, **settings: object) -> Observation:
+    with served(replies) as server:
+        return observe_servers([server.url], seconds=seconds, interval_s=0.2, **settings)  # type: ignore[arg-type]
+
+
+def vllm_metrics(*names: str) -> list[Reply]:
+    return [recorded(name) for name in names]
+
+
+def falling() -> str:
+    """The recorded end, with half of every count: of a server that began anew."""
+    return re.sub(r"^(vllm:\S*(?:_total|_bucket|_count|_sum)\S*) (\S+)$", _halved, recorded(AFTER), flags=re.M)
+
+
+def _halved(match: re.Match[str]) -> str:
+    return f"{match[1]} {float(match[2]) / 2}"
+
+
+def test_a_recorded_vllm_is_told_exactly(tmp_path: Path) -> None:
+    replies = vllm(*vllm_metrics(BEFORE, BEFORE, AFTER))
+    seen = watched(replies, model="llama-3.1-8b", accelerator="h100-sxm")
+    # Those of the recorded benchmark.
+    assert seen.window.counters["requests"] == 30
+    inputs = seen.window.histograms["input_tokens"]
+    assert inputs.count == 30
+    assert seen.window.counters["prompt_tokens"] == inputs.total
+    assert seen.figures["ttft_mean_s"] == pytest.approx(seen.window.histograms["ttft_s"].total / 30)
+    assert seen.servers[0].kv_tokens == 1355 * 32
+    assert any("Asynchronous scheduling is off" in text for text in seen.odd)
+    assert any("CUDA graphs are off" in text for text in seen.odd)
+    files = seen.write(tmp_path / "out")
+    assert [path.name for path in files] == ["observation.json", "deployment.yaml", "workload.yaml"]
+    pool = load_deployment(tmp_path / "out/deployment.yaml").deployment.pool
+    assert (pool.engine.chunk_tokens, pool.engine.max_running_requests, pool.engine.page_size) == (1024, 16, 32)
+    assert (pool.engine.overlap, pool.engine.version) == (False, "0.32.0")
+
+
+def test_lengths_of_the_fitted_load_have_the_exact_mean(tmp_path: Path) -> None:
+    from hisearch.api.deployments.workload import load_trace
+
+    seen = watched(vllm(*vllm_metrics(BEFORE, BEFORE, AFTER)), model="llama-3.1-8b", accelerator="h100-sxm")
+    seen.write(tmp_path / "out")
+    trace = load_trace(tmp_path / "out/workload.yaml")
+    for name in ("input_tokens", "output_tokens"):
+        generated, told = getattr(trace.arrays, name).mean(), seen.window.histograms[name].mean
+        assert generated == pytest.approx(told, rel=0.04), name
+
+
+def test_only_gets_are_sent_and_no_secret_is_written(tmp_path: Path) -> None:
+    info = [json.dumps(SGLANG_INFO)]
+    text = [SGLANG.replace("PROMPT", "9").replace("CACHED", "1").replace("REQUESTS", count) for count in ("9", "40")]
+    with served({"/metrics": [text[0], *text], "/server_info": info}) as server:
+        seen = observe_servers(
+            [server.url], seconds=0.2, interval_s=0.2, token="my-token", headers=["X-Team: blue"],
+            model="qwen3-32b", accelerator="h200",
+        )  # fmt: skip
+        assert {method for method, _, _ in server.seen} == {"GET"}
+        assert all(headers["Authorization"] == "Bearer my-token" for _, _, headers in server.seen)
+        assert all(headers["X-Team"] == "blue" for _, _, headers in server.seen)
+        written = "".join(path.read_text() for path in seen.write(tmp_path / "out"))
+        for secret in ("my-token", "secret-of-the-server", server.url, "127.0.0.1"):
+            assert secret not in written
+            assert secret not in repr(seen)
+
+
+def test_sglang_is_read_from_its_server_info() -> None:
+    text = [
+        SGLANG.replace("PROMPT", prompt).replace("CACHED", cached).replace("REQUESTS", count)
+        for prompt, cached, count in (("1000", "100", "10"), ("5000", "2100", "50"))
+    ]
+    replies: dict[str, list[Reply]] = {"/metrics": [text[0], *text], "/server_info": [json.dumps(SGLANG_INFO)]}
+    seen = watched(replies, seconds=0.2, accelerator="h200")
+    assert seen.deployment is not None
+    (pool,) = seen.deployment["pools"]
+    # The server counts ranks and limits of all attention groups; a pool counts those of one.
+    assert (pool["tensor_parallel"], pool["attention_data_parallel"], pool["kv_dtype"]) == (2, 2, "fp8")
+    assert (pool["engine"]["chunk_tokens"], pool["engine"]["max_running_requests"]) == (4096, 64)
+    assert seen.deployment["model"] == "qwen3-32b"
+    # Ranks repeat each other, priorities stand beside their sum.
+    assert seen.window.gauges["running"] == (4.0, 4.0)
+    assert (seen.window.counters["requests"], seen.window.counters["hit_tokens"]) == (40, 2000)
+    assert any("50 % of the prompt tokens" in text for text in seen.fares)
+
+
+def test_tensorrt_llm_tells_its_steps(tmp_path: Path) -> None:
+    rows = [json.dumps([ITERATION | {"iter": number} for number in part]) for part in ((1,), (2, 3), (3, 4, 5))]
+    arguments = tmp_path / "launch.sh"
+    arguments.write_text("trtllm-serve serve m --tp_size 2 \\\n  --max_batch_size=32 --max_num_tokens 4096\n")
+    replies: dict[str, list[Reply]] = {"/metrics": [rows[0], *rows], "/version": ['{"version": "1.1.0"}']}
+    seen = watched(replies, seconds=0.4, model="qwen3-32b", accelerator="h200", arguments=arguments)
+    # Each once, though an iteration may be told twice; those of the first look were before the window.
+    assert [step.number for step in seen.window.steps] == [2, 3, 4, 5]
+    assert seen.window.steps[0].latency_s == pytest.approx(0.025)
+    assert seen.servers[0].kv_tokens == 3200
+    assert seen.deployment is not None
+    assert seen.deployment["pools"][0]["engine"]["max_running_requests"] == 32
+    assert seen.generator is None
+    assert any("tells no lengths" in note for note in seen.notes)
+    names = [path.name for path in seen.write(tmp_path / "out")]
+    assert names == ["observation.json", "deployment.yaml", "steps.csv"]
+
+
+def test_a_server_that_begins_anew_loses_nothing_that_was_seen() -> None:
+    replies = vllm(*vllm_metrics(BEFORE, BEFORE, AFTER), falling())
+    seen = watched(replies, seconds=0.4, model="llama-3.1-8b", accelerator="h100-sxm")
+    assert seen.window.counters["requests"] == 30 + 15
+    assert seen.window.histograms["ttft_s"].count == 30 + 15
+    assert any("began anew once" in note for note in seen.notes)
+
+
+def test_a_server_that_dies_in_the_middle_is_told_up_to_then() -> None:
+    replies = vllm(*vllm_metrics(BEFORE, BEFORE, AFTER), 503)
+    seen = watched(replies, seconds=0.8, model="llama-3.1-8b", accelerator="h100-sxm")
+    assert seen.window.counters["requests"] == 30
+    assert any("3 of 5 looks at server 1 were not answered (last: HTTP 503" in note for note in seen.notes)
+
+
+def test_two_replicas_are_one_pool() -> None:
+    metrics = vllm_metrics(BEFORE, BEFORE, AFTER)
+    with served(vllm(*metrics)) as first, served(vllm(*metrics)) as second:
+        seen = observe_servers(
+            [first.url, second.url], seconds=0.4, interval_s=0.2, model="llama-3.1-8b", accelerator="h100-sxm"
+        )
+    assert seen.window.counters["requests"] == 60
+    assert seen.deployment is not None
+    assert [pool["replicas"] for pool in seen.deployment["pools"]] == [2]
+
+
+@pytest.mark.parametrize(
+    ("replies", "expected"),
+    [
+        ({"/metrics": ["node_cpu_seconds_total 1\n"]}, "other metrics; expected those of sglang, trtllm and vllm"),
+        ({"/metrics": [401]}, "HTTP 401: expected a token"),
+        ({"/metrics": [302]}, "HTTP 302"),
+        ({"/metrics": [404], "/server_info": ["{}"]}, "start it with --enable-metrics"),
+        ({"/metrics": ["vllm:a b c\n"]}, "line 1: expected 'name{labels} value'"),
+    ],
+)
+def test_what_is_no_server_is_refused(replies: dict[str, list[Reply]], expected: str) -> None:
+    with served(replies) as server, pytest.raises(ServerError, match=re.escape(expected)):
+        observe_servers([server.url], seconds=0.2, interval_s=0.2)
+
+
+def test_an_unreachable_server_is_named() -> None:
+    with served({}) as server:
+        url = server.url
+    with pytest.raises(ServerError, match=f"{url}: no answer: .*refused"):
+        observe_servers([url], seconds=0.2)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "file:///etc/passwd", "http://me:secret@127.0.0.1:8000"])
+def test_addresses_that_are_none_are_refused(url: str) -> None:
+    with pytest.raises(ServerError, match="expected") as caught:
+        observe_servers([url])
+    assert "secret" not in str(caught.value)
+
+
+def test_a_written_observation_is_kept(tmp_path: Path) -> None:
+    seen = watched(vllm(*vllm_metrics(BEFORE, BEFORE, AFTER)), model="llama-3.1-8b", accelerator="h100-sxm")
+    seen.write(tmp_path)
+    with pytest.raises(FileExistsError, match="not overwritten"):
+        seen.write(tmp_path)
