@@ -28,6 +28,9 @@ from hisearch.specs.wording import format_percent, listed
 #: Rows of the front that are printed; all are in front.csv.
 FRONT_ROWS = 5
 
+#: The table's words, for those who see them for the first time.
+_WORDS = "TTFT: time to the first token. TPOT: time per token after it. p99: 99 of 100 requests are no slower."
+
 
 def show(result: StudyResult, verbose: bool = False) -> None:
     """Print a result for people: the answer and its cautions first; ``verbose``: all that the report's text says."""
@@ -55,9 +58,9 @@ def _show_answer(result: StudyResult) -> None:
     elif known is not None and known.chance is not None and not may_miss(known):
         output.say(text("cautions", "chance", known))
     _show_terms(result, recommendation.trial)
-    three = trades(report)
-    output.heading("Instead")
-    rows = [(trade.role, trade.hardware or "-", trade.change, trade.effect) for trade in three]
+    output.say(_WORDS)
+    output.heading("Instead of it")
+    rows = [(trade.role, trade.hardware or "-", trade.change, trade.effect) for trade in trades(report)]
     output.table(("", "deployment", "USD/hour", "what it gives or takes"), rows)
     output.say()
     _show_origin(result, heading=False)
