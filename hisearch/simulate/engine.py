@@ -245,9 +245,13 @@ def _with_endings(plan: FleetPlan, trace: CompiledTrace) -> FleetPlan:
         return plan
     arrays = trace.arrays
     stated = trace.ignore_eos or bool((arrays.max_output_tokens > arrays.output_tokens).any())
-    told = {"ignore_eos": trace.ignore_eos, "limits_stated": stated}
-    pools = (pool if pool.plan.ignore_eos else replace(pool, plan=replace(pool.plan, **told)) for pool in plan.pools)
-    return replace(plan, pools=tuple(pools))
+
+    def told(worker: WorkerPlan) -> WorkerPlan:
+        if worker.ignore_eos:
+            return worker
+        return replace(worker, ignore_eos=bool(trace.ignore_eos), limits_stated=stated)
+
+    return replace(plan, pools=tuple(replace(pool, plan=told(pool.plan)) for pool in plan.pools))
 
 
 def _log_limit(trace: CompiledTrace) -> int:
