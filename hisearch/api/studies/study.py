@@ -41,6 +41,7 @@ from hisearch.specs.documents.resolve import load_study as resolve_study
 from hisearch.specs.documents.resolved import ResolvedStudy
 
 if TYPE_CHECKING:
+    from hisearch.api.studies.largest import LargestRate
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.evaluate.backends import Backend
     from hisearch.search.evaluate.simulation import Simulation
@@ -240,6 +241,12 @@ class Study(Shown):
             place = study.objectives.index(CAPACITY)
             message = "all first turns of the workload arrive at once: there is no load to scale"
             raise self.resolved.document.error(("spec", "objectives", place), message)
+        if study.workload.load != 1.0 and not demand.scales_with_load:
+            message = (
+                "all first turns of the workload arrive at once: a closed loop has no arrival rate to multiply; change "
+                "the number of its users or agents"
+            )
+            raise self.resolved.document.error(("spec", "workload", "load"), message)
         planner = ExportablePlanner(self.resolved, simulation) if self.resolved.space.spec.exportable else simulation
         return Problem(
             model=self.resolved.model_name,
@@ -300,6 +307,8 @@ class Study(Shown):
         from hisearch.search.evaluate.simulation import Simulation
         from hisearch.simulate.engine import prepare
 
+        if self.resolved.study.asks_largest_rate:
+            raise ValueError("objectives: [capacity]: this study asks for the largest rate; call largest_rate()")
         if resume and run_dir is None:
             raise ValueError("resume needs the run folder to go on with: run_dir")
         if resume and run_dir is not None:
@@ -335,6 +344,14 @@ class Study(Shown):
                 return replace(result, former=result.write(folder))
             except OSError as error:  # the answer is known by now: it is returned and printed
                 return replace(result, unwritten=str(error))
+
+    def largest_rate(
+        self, workers: int | None = None, run_dir: str | Path | None = None, *, seconds: float | None = None
+    ) -> LargestRate:
+        """The largest rate that the study's accelerators carry; see ``hisearch.api.studies.largest.largest_rate``."""
+        from hisearch.api.studies.largest import largest_rate
+
+        return largest_rate(self, workers=workers, run_dir=run_dir, seconds=seconds)
 
     def _check_journal(self, folder: Path, inputs: str, resume: bool) -> None:
         """Refuse a folder that does not match the study or ``resume``; change nothing.
