@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hisearch.api.fleet_study import FleetResult as FleetResult
     from hisearch.api.fleet_study import FleetStudy as FleetStudy
     from hisearch.api.fleet_study import load_fleet_study as load_fleet_study
+    from hisearch.api.studies.largest import largest_rate as largest_rate
     from hisearch.api.studies.result import StudyResult as StudyResult
     from hisearch.api.studies.size import size as size
     from hisearch.api.studies.stored_run import load_run as load_run
@@ -44,6 +45,7 @@ _HOMES = {
     "Verification": "hisearch.api.verify",
     "compare_deployments": "hisearch.api.compare",
     "compare_runs": "hisearch.api.compare",
+    "largest_rate": "hisearch.api.studies.largest",
     "load_fleet_study": "hisearch.api.fleet_study",
     "load_run": "hisearch.api.studies.stored_run",
     "load_study": "hisearch.api.studies.study",

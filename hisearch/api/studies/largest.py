@@ -1,4 +1,4 @@
-"""The largest rate that given accelerators carry: ``Study.largest_rate()``, all that ``hisearch size --have`` does."""
+"""The largest rate of given accelerators: ``hisearch.largest_rate(study)``, what ``hisearch size --have`` does."""
 
 from __future__ import annotations
 

@@ -41,7 +41,6 @@ from hisearch.specs.documents.resolve import load_study as resolve_study
 from hisearch.specs.documents.resolved import ResolvedStudy
 
 if TYPE_CHECKING:
-    from hisearch.api.studies.largest import LargestRate
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.evaluate.backends import Backend
     from hisearch.search.evaluate.simulation import Simulation
@@ -308,7 +307,7 @@ class Study(Shown):
         from hisearch.simulate.engine import prepare
 
         if self.resolved.study.asks_largest_rate:
-            raise ValueError("objectives: [capacity]: this study asks for the largest rate; call largest_rate()")
+            raise ValueError("objectives: [capacity]: this study asks for the largest rate; call hisearch.largest_rate")
         if resume and run_dir is None:
             raise ValueError("resume needs the run folder to go on with: run_dir")
         if resume and run_dir is not None:
@@ -344,14 +343,6 @@ class Study(Shown):
                 return replace(result, former=result.write(folder))
             except OSError as error:  # the answer is known by now: it is returned and printed
                 return replace(result, unwritten=str(error))
-
-    def largest_rate(
-        self, workers: int | None = None, run_dir: str | Path | None = None, *, seconds: float | None = None
-    ) -> LargestRate:
-        """The largest rate that the study's accelerators carry; see ``hisearch.api.studies.largest.largest_rate``."""
-        from hisearch.api.studies.largest import largest_rate
-
-        return largest_rate(self, workers=workers, run_dir=run_dir, seconds=seconds)
 
     def _check_journal(self, folder: Path, inputs: str, resume: bool) -> None:
         """Refuse a folder that does not match the study or ``resume``; change nothing.
