@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 import host_tables
 import kv_logs
+import mlperf_table
 import yaml
 from silicon_tables import block, disaggregated, figures, percent, table
 
@@ -278,6 +279,12 @@ def silicon(data: Data) -> str:
     return block(report, rows)
 
 
+def mlperf(data: Data) -> str:
+    """The largest rates of tuned submissions, beside those of a search."""
+    folder = there([data.validation / "mlperf"], f"results in {data.validation / 'mlperf'}")[0]
+    return mlperf_table.mlperf(hisearch("validate", "mlperf", folder, "-q")["cells"])
+
+
 def runs_disaggregated(data: Data) -> str:
     """Measured serving runs with disaggregated prefill and decode."""
     return disaggregated(*_runs(data, "disagg"))
@@ -312,6 +319,7 @@ SECTIONS: dict[str, Callable[[Data], str]] = {
     "e2e": e2e,
     "terms": terms,
     "batch": batch,
+    "mlperf": mlperf,
 }
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hisearch.api.fleet_study import load_fleet_study as load_fleet_study
     from hisearch.api.observe import Observation as Observation
     from hisearch.api.observe import observe_servers as observe_servers
+    from hisearch.api.studies.largest import largest_rate as largest_rate
     from hisearch.api.studies.result import StudyResult as StudyResult
     from hisearch.api.studies.size import size as size
     from hisearch.api.studies.stored_run import load_run as load_run
@@ -55,6 +56,7 @@ _HOMES = {
     "calibrate_server": "hisearch.api.drive",
     "compare_deployments": "hisearch.api.compare",
     "compare_runs": "hisearch.api.compare",
+    "largest_rate": "hisearch.api.studies.largest",
     "load_fleet_study": "hisearch.api.fleet_study",
     "load_run": "hisearch.api.studies.stored_run",
     "load_study": "hisearch.api.studies.study",

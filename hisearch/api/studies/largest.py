@@ -1,4 +1,4 @@
-"""The largest rate that given accelerators carry: ``Study.largest_rate()``, all that ``hisearch size --have`` does."""
+"""The largest rate of given accelerators: ``hisearch.largest_rate(study)``, what ``hisearch size --have`` does."""
 
 from __future__ import annotations
 
@@ -142,7 +142,9 @@ def largest_rate(
             ("spec", "workload"),
             "all first turns arrive at once or agents wait for each other: there is no rate to raise",
         )
-    simulation = Simulation(replace(world, capacity=False))
+    # The space has no deployment of more accelerators: the limit would only refuse what one more would bring.
+    limits = {name: limit for name, limit in world.limits.items() if name != "accelerators"}
+    simulation = Simulation(replace(world, capacity=False, limits=limits))
     problem = study.problem(simulation)
     report = screen(problem, _ALL)
     entrants = entrants_of(problem, report)

@@ -243,6 +243,12 @@ class Study(Shown):
             place = study.objectives.index(CAPACITY)
             message = "all first turns of the workload arrive at once: there is no load to scale"
             raise self.resolved.document.error(("spec", "objectives", place), message)
+        if study.workload.load != 1.0 and not demand.scales_with_load:
+            message = (
+                "all first turns of the workload arrive at once: a closed loop has no arrival rate to multiply; change "
+                "the number of its users or agents"
+            )
+            raise self.resolved.document.error(("spec", "workload", "load"), message)
         planner = ExportablePlanner(self.resolved, simulation) if self.resolved.space.spec.exportable else simulation
         return Problem(
             model=self.resolved.model_name,
@@ -304,6 +310,8 @@ class Study(Shown):
         from hisearch.search.evaluate.simulation import Simulation
         from hisearch.simulate.engine import prepare
 
+        if self.resolved.study.asks_largest_rate:
+            raise ValueError("objectives: [capacity]: this study asks for the largest rate; call hisearch.largest_rate")
         if resume and run_dir is None:
             raise ValueError("resume needs the run folder to go on with: run_dir")
         if resume and run_dir is not None:

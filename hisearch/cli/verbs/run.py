@@ -14,6 +14,7 @@ from hisearch.cli import options
 from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import NOTHING_FEASIBLE
 from hisearch.cli.verbs.choosing import choose_study
+from hisearch.cli.verbs.largest import run_largest
 from hisearch.cli.verbs.running import Place, how_to_resume, interruptible, place_of, progress_of
 
 #: Kinds of document that can be run.
@@ -116,6 +117,13 @@ def run(
     chosen = (*(settings or ()), *place.settings, *_recommendation_overrides(confidence, recommend, usd_per_hour))
     with interruptible() as interrupts:
         resolved_study = _resolve_study(ref, kind, chosen, model, trace, keep, quiet)
+        if resolved_study.resolved.study.asks_largest_rate:
+            if resume is not None:
+                raise typer.BadParameter(
+                    "a search for the largest rate takes a minute, and is not resumed", param_hint="--resume"
+                )
+            run_largest([resolved_study], out, place.workers, as_json, quiet)
+            return
         result = _search(resolved_study, resume, out, place, interrupts, quiet)
     output.result(as_json, lambda: run_view.to_dict(result), lambda: run_view.show(result, verbose))
     for text in () if quiet else result.provenance["trace"].get("notes", ()):

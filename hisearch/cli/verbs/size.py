@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ import typer
 from hisearch.cli import options
 from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import NOTHING_FEASIBLE
+from hisearch.cli.verbs.largest import run_largest
 from hisearch.cli.verbs.running import how_to_resume, interruptible, progress_of
 
 if TYPE_CHECKING:
@@ -172,7 +173,9 @@ def size(
             for kind in kinds
         ]
     if kinds:
-        _largest(asked_of, model, out, workers, as_json, quiet)
+        from hisearch.api.studies.study import Study
+
+        run_largest([Study(each.resolved) for each in asked_of], out, workers, as_json, quiet)
         return
     if keep is not None:
         with keep.open("x", encoding="utf-8") as file:
@@ -187,31 +190,6 @@ def size(
     if result.failure is not None and not result.failure.examined:
         raise ValueError(f"{result.failure.text} {result.caution}")
     if result.failure is not None or result.unsure:
-        raise typer.Exit(NOTHING_FEASIBLE)
-
-
-def _largest(
-    asked: Sequence[Asked], model: str, out: Path | None, workers: int | None, as_json: bool, quiet: bool
-) -> None:
-    """Search and print the largest rate of each kind of accelerators; each has a run folder."""
-    from hisearch.api.run_folder import check_unused, check_writable, default_run_dir
-    from hisearch.api.studies.largest import largest_rate, plain
-    from hisearch.api.studies.study import Study
-    from hisearch.cli.output import result as print_result
-    from hisearch.cli.views import largest as view
-
-    note_compilation(quiet)
-    answers = []
-    for each in asked:
-        study = Study(each.resolved)
-        folder = out if out is not None else default_run_dir(study.name)
-        kind = each.resolved.space.spec.execution.accelerators[0]
-        folder = folder / Path(kind).stem if len(asked) > 1 else folder
-        check_writable(folder)
-        check_unused(folder)
-        answers.append(largest_rate(study, workers=workers, run_dir=folder))
-    print_result(as_json, lambda: plain(view.to_dict(answers, model)), lambda: view.show(answers, model))
-    if all(answer.trial is None for answer in answers):
         raise typer.Exit(NOTHING_FEASIBLE)
 
 

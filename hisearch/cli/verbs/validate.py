@@ -13,6 +13,7 @@ from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import ERROR
 
 if TYPE_CHECKING:
+    from hisearch.api.mlperf import Cell
     from hisearch.validate.cache_settings import CacheSettings
     from hisearch.validate.scheduler import IdlePasses
 
@@ -418,9 +419,10 @@ def mlperf(
 
     note_compilation(quiet)
 
-    def note(cell: object) -> None:
+    def note(cell: Cell) -> None:
         if not quiet:
-            output.note(str(cell))
+            outcome = cell.skipped or f"{cell.ratio:.2f} of the best submission, {cell.wall_s:.0f} s"
+            output.note(f"{cell.model} on {cell.accelerators} × {cell.accelerator}, {cell.scenario}: {outcome}")
 
     cells = validate_mlperf(folder, only=_selection(where or ()), workers=workers, seconds=seconds, advanced=note)
     document = {"cells": [cell.to_dict() for cell in cells]}

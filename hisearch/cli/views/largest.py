@@ -17,10 +17,10 @@ from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.wording import counted, format_percent
 
 
-def show(answers: Sequence[LargestRate], model: str) -> None:
+def show(answers: Sequence[LargestRate]) -> None:
     """Print the answer for each kind of accelerators, for people."""
     for answer in answers:
-        _show(answer, model)
+        _show(answer)
         output.say()
     if len(answers) > 1:
         total = sum(answer.rate_rps for answer in answers)
@@ -32,22 +32,24 @@ def show(answers: Sequence[LargestRate], model: str) -> None:
         )
 
 
-def to_dict(answers: Sequence[LargestRate], model: str) -> dict[str, Any]:
+def to_dict(answers: Sequence[LargestRate]) -> dict[str, Any]:
     """The same for machines; see docs/cli.md."""
     return {
-        "model": model,
+        "model": answers[0].study.resolved.model_name,
         "rate_rps": sum(answer.rate_rps for answer in answers),
         "kinds": [answer.to_dict() for answer in answers],
     }
 
 
 def _accelerators(answer: LargestRate) -> str:
-    execution = answer.study.resolved.space.spec.execution
-    return f"{execution.max_accelerators} × {execution.accelerators[0]}"
+    resolved = answer.study.resolved
+    execution, limit = resolved.space.spec.execution, resolved.study.limits_by_name.get("accelerators")
+    most = execution.max_accelerators if limit is None else min(execution.max_accelerators, int(limit.bound))
+    return f"{most} × {' or '.join(execution.accelerators)}"
 
 
-def _show(answer: LargestRate, model: str) -> None:
-    trial = answer.trial
+def _show(answer: LargestRate) -> None:
+    trial, model = answer.trial, answer.study.resolved.model.spec.huggingface_id
     if trial is None:
         output.say(f"{_accelerators(answer)} carry no rate of {model} within the SLO", bold=True)
         output.say(f"{counted(answer.entrants, 'deployment')} of the space; {answer.tried:,} were tried")

@@ -21,7 +21,7 @@ from hisearch.specs.phrases import PhraseError
 from hisearch.specs.source import text_source
 from hisearch.specs.studies.slo import SloSpec
 from hisearch.specs.studies.slo_phrase import is_phrase, parse_slo
-from hisearch.specs.studies.study import StudySpec, WorkloadRef
+from hisearch.specs.studies.study import CAPACITY, StudySpec, WorkloadRef
 from hisearch.specs.wording import closest, listed
 from hisearch.specs.workloads.length_phrase import mean_tokens
 
@@ -65,7 +65,9 @@ _WIDE = {
     "pipeline_parallel": [1, 2],
 }
 _WIDE_MOE = {"attention_data_parallel": [1, 2, 4, 8], "expert_parallel": [1, 2, 4, 8]}
-_DISAGGREGATED = {"disaggregated": {"fabrics": ["nvlink4-switch"], "decode_policies": ["power_of_two", "round_robin"]}}
+#: What KV moves over from prefill to decode workers, by the accelerators' peer link; 200 Gb/s is what PCIe 4 attains.
+_FABRICS = {"nvlink": "nvlink4-switch"}
+_OTHER_FABRIC = "roce-200"
 
 _WORKLOAD = "spec.workload.trace.generator"
 
@@ -127,8 +129,8 @@ def study_from_question(
         "workload": {"trace": {"generator": _generator(question, model.spec, sample)}},
         "slo": slo_ref,
         "space": _space(question, catalogue, model.spec),
-        "objectives": _objectives(slo),
-        "limits": {"usd_per_hour": {"at_most": question.budget_usd}} if question.budget_usd is not None else None,
+        "objectives": [CAPACITY] if question.have is not None else _objectives(slo),
+        "limits": _limits(question),
         "budget": {"simulations": effort["simulations"], "seconds": MOST_SECONDS},
         "confidence": {
             "at_least": question.confidence,
@@ -362,7 +364,11 @@ def _space(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[s
     routers = ["cache_aware", "power_of_two"] if question.turns > 1 else ["power_of_two"]
     if question.have is not None:
         routers += ["round_robin"]
-    pools = {"pools": _DISAGGREGATED} if question.have is not None and question.have[1] > 1 else {}
+    pools = {}
+    if question.have is not None and question.have[1] > 1:
+        peers = catalogue.get("Accelerator", question.have[0]).spec.peer_link.kind
+        fabric = _FABRICS.get(peers, _OTHER_FABRIC)
+        pools = {"pools": {"disaggregated": {"fabrics": [fabric], "decode_policies": ["power_of_two", "round_robin"]}}}
     return {
         **pools,
         "execution": execution,
@@ -384,6 +390,12 @@ def _objectives(slo: SloSpec) -> list[str]:
     """The latency that the SLO bounds, and the price."""
     spec = StudySpec(model="-", workload=WorkloadRef(trace="-"), slo="-", space="-").with_objectives_of(slo)
     return [spec.objectives[0], "usd_per_hour"]
+
+
+def _limits(question: Question) -> dict[str, Any] | None:
+    if question.have is not None:
+        return {"accelerators": {"at_most": question.have[1]}}
+    return {"usd_per_hour": {"at_most": question.budget_usd}} if question.budget_usd is not None else None
 
 
 def _tried(question: Question) -> str:

@@ -239,12 +239,14 @@ class StudySpec(Strict):
     space: str | SearchSpaceSpec = Field(description="What may be chosen: a name, a path, or inline.")
     objectives: list[Objective] = Field(
         default=["ttft_p99", "goodput", "usd_per_hour"],
-        min_length=2,
+        min_length=1,
         max_length=4,
-        description="Axes of the Pareto front; where none are given, the latency is at the percentile that the SLO "
-        "states (of TTFT, or of its first term where it bounds no TTFT), or the next one that can be an objective. "
+        description="Axes of the Pareto front, two to four; or capacity alone, for the largest rate that the "
+        "accelerators of limits.accelerators carry (docs/capacity.md). Where "
+        "none are given, the latency is at the percentile that the SLO states (of "
+        "TTFT, or of its first term where it bounds no TTFT), or the next one that can be an objective. "
         "goodput, capacity and agents_per_accelerator are maximised, all else minimised. capacity, the largest factor "
-        "on the arrival rate at which the SLO holds, takes about seven simulations a deployment; so do "
+        "on the arrival rate at which the SLO holds, takes about nine simulations a deployment; so do "
         "agents_per_accelerator and usd_per_agent_hour, of the largest population of the workload's kind "
         "that meets the SLO, in which capacity is a factor on the number of agents.",
     )
@@ -273,6 +275,8 @@ class StudySpec(Strict):
     def _check(self) -> StudySpec:
         if len(set(self.objectives)) < len(self.objectives):
             raise ValueError("an objective is given twice")
+        if len(self.objectives) < 2 and not self.asks_largest_rate:
+            raise KeyedError(("objectives",), "expected two to four objectives, or [capacity] alone")
         check_limits(self.limits)
         if self.confidence.at_least and not self.confidence.draws:
             raise KeyedError(("confidence", "draws"), "at_least needs draws; expected at least 1")
@@ -287,6 +291,11 @@ class StudySpec(Strict):
         offered = [name for name in get_args(Objective) if name.startswith(stem)]
         latency = next((name for name in offered if float(name.removeprefix(stem)) >= term.percentile), offered[-1])
         return self.model_copy(update={"objectives": [latency, *self.objectives[1:]]})
+
+    @property
+    def asks_largest_rate(self) -> bool:
+        """Whether the largest rate of given accelerators is the one aim."""
+        return self.objectives == [CAPACITY]
 
     @property
     def limits_by_name(self) -> dict[str, LimitSpec]:

@@ -109,9 +109,7 @@ class AgentRows:
             self._behind[index] = self._join(waits_for)
         own = str(row.label("agent"))
         if "next_call_s" in row or "next_call_steps" in row:
-            seconds, steps = (
-                row.number(name) if name in row else 0.0 for name in ("next_call_s", "next_call_steps")
-            )
+            seconds, steps = (row.number(name) if name in row else 0.0 for name in ("next_call_s", "next_call_steps"))
             self._ended.append((index, (own, 0.0, seconds, steps)))
         self._ended += [(index, hint) for hint in _hints(row.raw("hints") if "hints" in row else [], "hints")]
         if "gate_hints" in row:
