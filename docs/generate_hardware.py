@@ -9,7 +9,6 @@ Usage::
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +26,7 @@ from hardware_page import (
     table,
     write,
 )
-from hardware_published import gpu_and_pim, npu_and_pim, pulses, tpu
+from hardware_published import gpu_and_pim, npu_and_pim, pulses, runs, tpu
 
 from hisearch.api.deployments.workload import load_trace
 from hisearch.latency.devices.breakdown import by_operator
@@ -103,7 +102,7 @@ def shared_cache() -> str:
 
 
 def networks() -> str:
-    """One step of 2,048 devices in several mixes, and what pricing it takes."""
+    """One step of 2,048 devices in several mixes."""
     network = {
         "dimensions": [
             {"topology": "switch", "ranks": 8, "bandwidth_bytes_per_s": 450e9, "latency_s": 1e-6},
@@ -120,10 +119,8 @@ def networks() -> str:
     )
     rows = []
     for model, split in mixes:
-        begun = time.perf_counter()
         worker = law(model, "h100-sxm", split, {"network": network})
         step_s = decode_s(worker, 32, 1024)
-        taken_s = time.perf_counter() - begun
         n = np.array([32.0])
         shared = float(worker.collectives.layer_s(n)[0]) * worker.model.layers
         shared += float(worker.collectives.embedding_s(n)[0])
@@ -131,11 +128,10 @@ def networks() -> str:
         rate = 32 * split.attention_data * split.pipeline * copies / step_s
         rows.append([
             model, f"TP {split.tensor}, PP {split.pipeline}, DP attention {split.attention_data}, EP {split.expert}",
-            f"{copies}", f"{step_s * 1e3:.1f}", f"{shared / step_s:.0%}", f"{rate:,.0f}", f"{taken_s * 1e3:.0f}",
+            f"{copies}", f"{step_s * 1e3:.1f}", f"{shared / step_s:.0%}", f"{rate:,.0f}",
         ])  # fmt: skip
     head = (
         "model", "mix", "workers", "pass of 32 decodes, ms", "of it on the network", "tokens/s, 2,048 devices",
-        "priced in, ms",
     )  # fmt: skip
     return table(head, rows)
 
@@ -226,6 +222,7 @@ def tokens_per_dollar() -> tuple[str, go.Figure]:
 
 
 SECTIONS: dict[str, Callable[[], str | tuple[str, go.Figure]]] = {
+    "runs": runs,
     "gpu-pim": gpu_and_pim,
     "operators": operators,
     "crossover": crossover,

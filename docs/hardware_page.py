@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from hisearch.api.deployments.deployment import SimulatedDeployment, simulate_deployment
+from hisearch.api.runs.run_file import read_trace
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.work import Load
@@ -21,6 +23,7 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.devices import DevicesSpec
 from hisearch.specs.yaml_nodes import dump_yaml
+from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
 
@@ -72,6 +75,23 @@ def decode_s(worker: DeviceWorker, sequences: float, context: float) -> float:
     """Seconds of a step of decodes of ``context`` tokens each, LM head included."""
     n = np.array([float(sequences)])
     return float((worker.step(Load(n, 0 * n, 0 * n, n, n * context)) + worker.sequence(n))[0])
+
+
+def artifact_path(name: str) -> Path:
+    """Path of a trace of LLMServingSim 2.0's artifact, of the data beside the project (HISEARCH_SHARED).
+
+    Raises:
+        SystemExit: it is not there.
+    """
+    path = Path(os.environ.get("HISEARCH_SHARED", "")) / "validation" / "llmservingsim2" / "traces" / f"{name}.jsonl.gz"
+    if not path.exists():
+        raise SystemExit(f"{path}: the artifact's traces are needed; set HISEARCH_SHARED")
+    return path
+
+
+def artifact(name: str) -> CompiledTrace:
+    """A trace of the artifact."""
+    return read_trace(artifact_path(name), 16)
 
 
 def batch(requests: int, prompt: int, answer: int) -> Any:

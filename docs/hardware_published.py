@@ -1,7 +1,8 @@
 """Tables of docs/hardware.md that hold our figures against LLMServingSim's and NeuPIMs' own.
 
 Published figures are those of the papers' artifacts (github casys-kaist/LLMServingSim, evaluation/, at e0f4911, MIT;
-Heo et al., "NeuPIMs", ASPLOS 2024). Power of the server is that of its configuration files.
+Heo et al., "NeuPIMs", ASPLOS 2024), on the artifact's own traces. Most are simulations of a peer, and called so. Power
+of the server's parts is that of the artifact's configuration files, which were set to the measured server.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from hardware_page import CATALOGUE, PIM_BLOCK, decode_s, law, simulated, table
+from hardware_page import CATALOGUE, PIM_BLOCK, artifact, artifact_path, decode_s, law, simulated, table
 
+from hisearch.api.runs.score import validate_runs
+from hisearch.api.runs.series import tokens_per_second
 from hisearch.latency.sharding import Parallelism
 from hisearch.score.energy import energy_parts
 from hisearch.score.watts import watts_series
 from hisearch.specs.yaml_nodes import dump_yaml
-from hisearch.traces.compiled import CompiledTrace
-from hisearch.traces.compiler import compile_trace
-from hisearch.traces.trace import make_trace
 
 #: Energy by component, as the publication names and orders them.
 COMPONENTS = ("rest", "accelerators", "cpu", "dram", "links", "nics", "storage")
 
-#: J of the server over three pulses of ten requests, by ``COMPONENTS``; W at work, idle and in standby, measured.
+#: J of the server over three pulses of ten requests, by ``COMPONENTS``, as LLMServingSim 2 simulates them; W at work,
+#: idle and in standby, measured.
 PULSES = {
     1: ((30081, 17453, 14822, 2198, 687, 1538, 810), (690, 446, 381)),
     2: ((21431, 25482, 17314, 2091, 654, 1464, 771), (925, 528, 406)),
@@ -44,15 +45,7 @@ def server(slots: int, rest_w: float, dram_w: float, waiting_cpu_w: float = 97.5
     }  # fmt: skip
 
 
-def chats(requests: int, arrival_s: np.ndarray, seed: int = 0) -> CompiledTrace:
-    """First turns of ShareGPT: 228 tokens in and 316 out on average, as LLMServingSim's 300 requests have."""
-    rng = np.random.default_rng(seed)
-    prompts = np.clip(rng.lognormal(np.log(60), 1.63, requests), 4, 2000).astype(int)
-    answers = np.clip(rng.lognormal(np.log(250), 0.68, requests), 4, 1024).astype(int)
-    return compile_trace(make_trace(arrival_s=arrival_s, input_tokens=prompts, output_tokens=answers), "chats")
-
-
-#: Tokens/s of 256 decodes in the first second after prefill, s of the run, J/token of the server.
+#: LLMServingSim 2's simulation: tokens of the second after the last prompt, s of the run, J/token of the server.
 GPU_AND_PIM = {
     "GPU": (3328, 52.4, 0.282),
     "GPU + PIM, serial": (4744, 45.5, 0.246),
@@ -61,12 +54,8 @@ GPU_AND_PIM = {
 
 
 def gpu_and_pim() -> str:
-    """Llama-3.1-8B on an A6000 with PIM and without: 256 requests of 128 in and 512 out, at once and at 10 a second."""
-    lengths = {"input_tokens": np.full(256, 128), "output_tokens": np.full(256, 512)}
-    poisson = np.cumsum(np.random.default_rng(0).exponential(0.1, 256))
-    at_once, spread = (
-        compile_trace(make_trace(arrival_s=arrivals, **lengths), "fixed") for arrivals in (np.zeros(256), poisson)
-    )
+    """Llama-3.1-8B on an A6000 with PIM and without: the artifact's 256 requests of 128 in and 512 out."""
+    trace = artifact("fixed_128_512")
     near = {"between": ["accelerator", "pim"],
             "link": {"kind": "nvlink", "bandwidth_bytes_per_s": 112e9, "latency_s": 0.0}}  # fmt: skip
     blocks: dict[str, dict[str, Any] | None] = {
@@ -80,14 +69,15 @@ def gpu_and_pim() -> str:
     for name, block in blocks.items():
         pool = {
             "accelerator": "a6000", "host": "./host.yaml", "devices": block,
-            "engine": {"name": "vllm", "max_running_requests": 256, "chunk_tokens": 2048},
+            "engine": {"name": "vllm", "max_running_requests": 256, "chunk_tokens": 2048, "enforce_eager": True},
         }  # fmt: skip
         spec = {"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool]}
         # PIM takes the place of the server's main memory.
         host = server(1, 219.0, 32.0 if block is None else 0.0)
-        full, run = (simulated(spec, trace, host=host).result for trace in (at_once, spread))
-        begun, end = (float(np.nanmax(getattr(full.requests, f))) for f in ("first_token_s", "finish_s"))
-        figures[name] = (256 * 511 / (end - begun), run.makespan_s, energy_parts(run).total_j / (256 * 512))
+        run = simulated(spec, trace, host=host, log=True)
+        prompts_done_s = float(np.nanmax(run.result.requests.first_token_s))
+        rate = float(tokens_per_second(run, np.array([prompts_done_s + 1.0]))[0])
+        figures[name] = (rate, run.result.makespan_s, energy_parts(run.result).total_j / (256 * 512))
     rows = []
     for name, ours in figures.items():
         cells = [name]
@@ -98,8 +88,8 @@ def gpu_and_pim() -> str:
                 cells[-1] += f" / {own:{form}} ({own / first:.2f})"
         rows.append(cells)
     head = (
-        "ours / published (of GPU)", "tokens/s after prefill, 256 decoding", "run at 10 requests/s, s",
-        "J/token, server, at 10 requests/s",
+        "ours / LLMServingSim 2, simulated (of GPU)", "tokens of the second after the last prompt",
+        "run at 10 requests/s, s", "J/token, server",
     )  # fmt: skip
     return table(head, rows)
 
@@ -153,13 +143,13 @@ def measured_profile(folder: Path) -> str:
 
 
 def tpu() -> str:
-    """300 requests of ShareGPT's lengths at 10 a second on one TPU v6e."""
-    trace = chats(300, np.cumsum(np.random.default_rng(1).exponential(0.1, 300)))
-    rows = [["TPU v6e, measured", "1,900", "57", "30.0"], ["LLMServingSim 2", "1,895", "48", "29.9"]]
+    """The artifact's 300 requests of ShareGPT at 10 a second on one TPU v6e."""
+    trace = artifact("sharegpt_300_llama")
+    rows = [["TPU v6e, measured", "1,900", "57", "30.0"], ["LLMServingSim 2, simulated", "1,895", "48", "29.9"]]
     with tempfile.TemporaryDirectory() as folder:
         measured = measured_profile(Path(folder))
         for name, accelerator, profile in (
-            ("ours, by its sheet and 15 measured points of decode attention", "tpu-v6e", measured),
+            ("ours, by its sheet and 15 points of the same artifact (set here)", "tpu-v6e", measured),
             ("ours, by its sheet", "tpu-v6e", "roofline"),
             ("ours, RTX A6000", "a6000", "roofline"),
             ("ours, H100", "h100-sxm", "auto"),
@@ -176,13 +166,13 @@ def tpu() -> str:
 
 def pulses() -> tuple[str, go.Figure]:
     """Power of a server over three pulses of load, 60 s apart, by component and by state."""
-    trace = chats(30, np.repeat([1.0, 61.0, 121.0], 10))
+    trace = artifact("pulse_10x3")
     rows, figure = [], go.Figure()
     # The publication has other figures for the same server with one GPU in use and with two.
     for ranks, rest_w, waiting_cpu_w in ((1, 219.0, 97.5), (2, 164.0, 132.5)):
         pool = {
             "accelerator": "a6000", "tensor_parallel": ranks, "host": "./host.yaml",
-            "engine": {"name": "vllm", "chunk_tokens": 2048},
+            "engine": {"name": "vllm", "chunk_tokens": 2048, "enforce_eager": True},
         }  # fmt: skip
         spec = {"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool]}
         run = simulated(spec, trace, host=server(ranks, rest_w, 16.0, waiting_cpu_w), log=True)
@@ -205,4 +195,32 @@ def pulses() -> tuple[str, go.Figure]:
     figure.update_xaxes(title="seconds")
     figure.update_yaxes(title="W", rangemode="tozero")
     figure.update_layout(title="Three pulses of load, 60 s apart: Llama-3.1-8B on RTX A6000")
-    return table(("J, ours / published", *COMPONENTS, "all", "W at work", "idle", "standby"), rows), figure
+    return table(
+        (
+            "J, ours / peer's simulation; W, ours / measured",
+            *COMPONENTS,
+            "all",
+            "W at work",
+            "idle",
+            "standby",
+        ),
+        rows,
+    ), figure
+
+
+def runs() -> str:
+    """Measured runs of vLLM on A6000: every figure that was measured, marked where it set a constant."""
+    listed = Path(__file__).with_name("runs") / "llmservingsim2" / "runs.yaml"
+    rows = []
+    for score in validate_runs(artifact_path("pulse_10x3").parents[1], listed):
+        for name, figure in score.figures.items():
+            points = figure.unit.startswith("%")
+            error = f"{figure.error:+.1f} points" if points else f"{100 * figure.error:+.1f} %"
+            median = figure.median_error
+            by_second = "" if median is None else f"{median:.1f} points" if points else f"{100 * median:.1f} %"
+            measured, ours = (f"{value:,.0f}" for value in (figure.measured, figure.simulated))
+            if points:
+                measured, ours = f"{figure.measured:.1f}", f"{figure.simulated:.1f}"
+            what = f"{name}, {figure.unit}"
+            rows.append([score.id, what, measured, ours, "set here" if figure.set_here else error, by_second])
+    return table(("run", "figure", "measured", "simulated", "error", "by second, median"), rows)

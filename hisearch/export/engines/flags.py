@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hisearch.base.policies import QUEUE_ORDERS
-from hisearch.export.engines import agents
+from hisearch.export.engines import agents, graphs
 from hisearch.export.engines.cache_tiers import (
     has_hicache_tree,
     hicache_gb_per_rank,
@@ -113,29 +113,6 @@ def _vllm_copies(launch: Launch) -> Value:
     """VLLM's settings of redundant experts."""
     redundant = launch.pool.engine.experts.redundant
     return {"num_redundant_experts": redundant} if redundant else None
-
-
-def _vllm_compilation(launch: Launch) -> Value:
-    """VLLM's compiler passes and CUDA graphs where stated."""
-    engine = launch.pool.engine
-    fused, mode = engine.fused_all_reduce, engine.cudagraph_mode
-    settings: dict[str, Any] = {
-        "pass_config": None if fused is None else {"fuse_allreduce_rms": fused},
-        "cudagraph_mode": None if mode is None else mode.upper(),
-        "cudagraph_capture_sizes": engine.cudagraph_capture_sizes,
-        "max_cudagraph_capture_size": engine.max_cudagraph_capture_size,
-    }
-    return {name: value for name, value in settings.items() if value is not None} or None
-
-
-def _sglang_graphs(key: str, *, by_phase: bool) -> Callable[[Launch], Value]:
-    """A setting of SGLang's CUDA graphs, by the flag of releases that name graphs ``by_phase`` or do not."""
-
-    def value(launch: Launch) -> Value:
-        stated: Value = getattr(launch.pool.engine, key)
-        return stated if _says(launch, "names_graphs_by_phase") is by_phase else None
-
-    return value
 
 
 #: Characters per token of English text, as the router measures its trees in characters. Assumed.
@@ -326,13 +303,7 @@ SGLANG: Table = (
     ),
     ("--prefill-max-requests", lambda c: c.pool.engine.prefill_max_requests),
     ("--disable-overlap-schedule", lambda c: not c.pool.engine.overlap),
-    ("--disable-cuda-graph", _sglang_graphs("enforce_eager", by_phase=False)),
-    ("--cuda-graph-bs", _sglang_graphs("cudagraph_capture_sizes", by_phase=False)),
-    ("--cuda-graph-max-bs", _sglang_graphs("max_cudagraph_capture_size", by_phase=False)),
-    ("--disable-decode-cuda-graph", _sglang_graphs("enforce_eager", by_phase=True)),
-    ("--disable-prefill-cuda-graph", _sglang_graphs("enforce_eager", by_phase=True)),
-    ("--cuda-graph-bs-decode", _sglang_graphs("cudagraph_capture_sizes", by_phase=True)),
-    ("--cuda-graph-max-bs-decode", _sglang_graphs("max_cudagraph_capture_size", by_phase=True)),
+    *graphs.SGLANG_TABLE,
     ("--schedule-conservativeness", lambda c: c.pool.engine.schedule_conservativeness),
     ("--radix-eviction-policy", _radix_eviction),
     ("--disable-radix-cache", lambda c: not c.pool.engine.prefix_caching),
@@ -377,7 +348,7 @@ VLLM: Table = (
     ("--disable-prefix-caching", lambda c: not c.pool.engine.prefix_caching and _says(c, "has_opposites")),
     ("--watermark", _watermark),
     ("--enforce-eager", lambda c: c.pool.engine.enforce_eager),
-    ("--compilation-config", _vllm_compilation),
+    ("--compilation-config", graphs.vllm_compilation),
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["vllm"]),
     ("--kv-offloading-backend", lambda c: offloading_backend(c.pool)),
     ("--kv-offloading-size", lambda c: offloading_gib(c.pool)),
