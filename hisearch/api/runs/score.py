@@ -144,9 +144,7 @@ def _shift_s(done: SimulatedDeployment, series: Series) -> float:
     burst = slice(int(np.argmax(busy)), int(idle[0]) if len(idle) else len(busy))
     first_s = float(np.nanmin(done.result.requests.first_token_s))
     shifts = first_s - begun + np.arange(-1.0, 1.01, 0.05)
-    off = [
-        np.abs(tokens_per_second(done, series.at_s[burst] + shift) - series.values[burst]).sum() for shift in shifts
-    ]
+    off = [np.abs(tokens_per_second(done, series.at_s[burst] + shift) - series.values[burst]).sum() for shift in shifts]
     return float(shifts[int(np.argmin(off))])
 
 
