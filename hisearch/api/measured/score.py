@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from hisearch.api.deployments.deployment import SimulatedDeployment, simulate_deployment
+from hisearch.api.measured.run_file import MeasuredRun, Series, SeriesFile, read_runs, read_series, read_trace
+from hisearch.api.measured.series import hit_percent, tokens_per_second, watts_by_second
 from hisearch.base.dtypes import F8
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.errors import SpecError
-from hisearch.api.runs.run_file import MeasuredRun, Series, SeriesFile, read_runs, read_series, read_trace
-from hisearch.api.runs.series import hit_percent, tokens_per_second, watts_by_second
 
 
 @dataclass(frozen=True)
