@@ -14,7 +14,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from hisearch.api.deployments.deployment import SimulatedDeployment, simulate_deployment
-from hisearch.api.runs.run_file import read_trace
+from hisearch.api.measured.run_file import read_trace
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.work import Load

@@ -16,8 +16,8 @@ import numpy as np
 import plotly.graph_objects as go
 from hardware_page import CATALOGUE, PIM_BLOCK, artifact, artifact_path, decode_s, law, simulated, table
 
-from hisearch.api.runs.score import validate_runs
-from hisearch.api.runs.series import tokens_per_second
+from hisearch.api.measured.score import validate_runs
+from hisearch.api.measured.series import tokens_per_second
 from hisearch.latency.sharding import Parallelism
 from hisearch.score.energy import energy_parts
 from hisearch.score.watts import watts_series
@@ -210,7 +210,7 @@ def pulses() -> tuple[str, go.Figure]:
 
 def runs() -> str:
     """Measured runs of vLLM on A6000: every figure that was measured, marked where it set a constant."""
-    listed = Path(__file__).with_name("runs") / "llmservingsim2" / "runs.yaml"
+    listed = Path(__file__).with_name("measured-runs") / "llmservingsim2" / "runs.yaml"
     rows = []
     for score in validate_runs(artifact_path("pulse_10x3").parents[1], listed):
         for name, figure in score.figures.items():

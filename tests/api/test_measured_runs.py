@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from hisearch.api.deployments.deployment import simulate_deployment
-from hisearch.api.runs.run_file import read_trace
-from hisearch.api.runs.score import validate_runs
-from hisearch.api.runs.series import hit_percent, tokens_per_second, watts_by_second
+from hisearch.api.measured.run_file import read_trace
+from hisearch.api.measured.score import validate_runs
+from hisearch.api.measured.series import hit_percent, tokens_per_second, watts_by_second
 from hisearch.specs.errors import SpecError
 from hisearch.specs.yaml_nodes import dump_yaml
 
@@ -105,7 +105,7 @@ def test_what_is_wrong_is_refused(folder):
 
 
 PUBLISHED = Path(os.environ.get("HISEARCH_SHARED", "/none")) / "validation" / "llmservingsim2"
-LISTED = Path(__file__).resolve().parents[2] / "docs" / "runs" / "llmservingsim2" / "runs.yaml"
+LISTED = Path(__file__).resolve().parents[2] / "docs" / "measured-runs" / "llmservingsim2" / "runs.yaml"
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published runs are not here (HISEARCH_SHARED)")

@@ -444,7 +444,7 @@ def runs(
     Assumptions are stated first. Figures that set a constant are marked, and not to be counted. Exits with 1 where a
     run could not be simulated; the others are. docs/formats.md states the form of a folder.
     """
-    from hisearch.api.runs.score import validate_runs
+    from hisearch.api.measured.score import validate_runs
     from hisearch.cli import output
     from hisearch.cli.views import runs as runs_view
 

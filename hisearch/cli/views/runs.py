@@ -9,7 +9,7 @@ from hisearch.cli import output
 from hisearch.specs.wording import format_percent
 
 if TYPE_CHECKING:
-    from hisearch.api.runs.score import RunFigure, RunScore
+    from hisearch.api.measured.score import RunFigure, RunScore
 
 
 def show(scores: Sequence[RunScore]) -> None:

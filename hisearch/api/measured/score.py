@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from hisearch.api.deployments.deployment import SimulatedDeployment, simulate_deployment
+from hisearch.api.measured.run_file import MeasuredRun, Series, SeriesFile, read_runs, read_series, read_trace
+from hisearch.api.measured.series import hit_percent, tokens_per_second, watts_by_second
 from hisearch.base.dtypes import F8
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.errors import SpecError
-from hisearch.api.runs.run_file import MeasuredRun, Series, SeriesFile, read_runs, read_series, read_trace
-from hisearch.api.runs.series import hit_percent, tokens_per_second, watts_by_second
 
 
 @dataclass(frozen=True)
@@ -144,9 +144,7 @@ def _shift_s(done: SimulatedDeployment, series: Series) -> float:
     burst = slice(int(np.argmax(busy)), int(idle[0]) if len(idle) else len(busy))
     first_s = float(np.nanmin(done.result.requests.first_token_s))
     shifts = first_s - begun + np.arange(-1.0, 1.01, 0.05)
-    off = [
-        np.abs(tokens_per_second(done, series.at_s[burst] + shift) - series.values[burst]).sum() for shift in shifts
-    ]
+    off = [np.abs(tokens_per_second(done, series.at_s[burst] + shift) - series.values[burst]).sum() for shift in shifts]
     return float(shifts[int(np.argmin(off))])
 
 

@@ -1,8 +1,8 @@
 """Files of measured runs: ``runs.yaml`` says what ran, CSV files have what was measured, a row for each second.
 
 A column of seconds is called ``time_s``, on the trace's clock for throughput, or ``clock`` (HH:MM:SS, of one day).
-Clocks of two machines differ by a constant, by which series are aligned (``score``). ``set_here`` names figures by which a constant in the tree was
-set; they are computed, and left out of every score.
+Clocks of two machines differ by a constant, by which series are aligned (``score``). ``set_here`` names figures by
+which a constant in the tree was set; they are computed, and left out of every score.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class Series(NamedTuple):
-    """Seconds and values, each of shape (rows,). by_clock: seconds count from the first row, else they are as written."""
+    """Seconds and values, each of shape (rows,). by_clock: seconds count from the first row, else as written."""
 
     at_s: F8
     values: F8

@@ -1,0 +1,1 @@
+"""Measured serving runs, second by second: ``run_file`` reads them, ``series`` simulates, ``score`` compares."""

@@ -1,1 +1,0 @@
-"""Measured serving runs over time, second by second: ``run_file`` reads them, ``series`` simulates, ``score`` compares."""
