@@ -38,6 +38,7 @@ from hisearch.specs.documents.resolve import load_deployment
 from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.machines.parallelism import nodes_per_worker, workers_per_node
 from hisearch.specs.studies.slo import SloSpec
+from hisearch.traces.agents import is_closed
 from hisearch.traces.compiled import CompiledTrace
 
 if TYPE_CHECKING:
@@ -252,7 +253,8 @@ def simulate_deployment(
     Raises:
         SpecError, TraceError: with file, line and key; also where the model cannot be split so.
         DoesNotFit: the model leaves no memory for KV; says how many bytes are short.
-        ValueError: ``load`` or ``horizon_s`` is not positive, or ``overrides`` are given for a resolved deployment.
+        ValueError: ``load`` or ``horizon_s`` is not positive; a ``load`` for a population of agents;
+            or ``overrides`` are given for a resolved deployment.
     """
     if not horizon_s > 0:
         raise ValueError(f"horizon_s must be a positive number of seconds, not {horizon_s:g}")
@@ -267,6 +269,11 @@ def simulate_deployment(
     fleet = plan_deployment(resolved)
     slo_spec = slo_for(fleet.models, slo, catalogue)
     compiled = trace if isinstance(trace, CompiledTrace) else load_trace(trace, seed=seed, catalogue=catalogue)
+    if load != 1.0 and compiled.agents is not None and is_closed(compiled.agents):
+        raise ValueError(
+            f"load {load:g}: a population of agents calls in a closed loop, in which nothing arrives faster; set its "
+            "number (spec.agents.agents)"
+        )
     result = simulate_fleet(fleet, compiled, seed=seed, horizon_s=horizon_s, load=load, log=log)
     costs = pool_costs(resolved.hardware, resolved.deployment)
     cost = mean_cost(costs, resolved.deployment, result.mean_workers)

@@ -117,7 +117,9 @@ def import_(
 
 @app.command("generate")
 def generate(
-    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help="A workload that has a generator, or a population of agents.")],
+    workload: Annotated[
+        str, typer.Argument(metavar="WORKLOAD", help="A workload that has a generator, or a population of agents.")
+    ],
     out: _Out,
     seed: options.Seed = 0,
     requests: Annotated[
