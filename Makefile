@@ -47,10 +47,11 @@ test-engines: $(STAMP) ## Install the modelled engines (7 GB, no GPU); 40 fresh 
 test-serving: $(STAMP) ## Install vLLM for CPUs (2 GB), serve a tiny model with an exported command, calibrate and predict (five minutes)
 	HISEARCH_SERVING=1 $(BIN)/python -m pytest -q -rs -s tests/serving
 
-lint: $(STAMP) ## Format check, lint, types
+lint: $(STAMP) ## Format check, lint, types; a row of each quick table of docs/agents.md
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python docs/generate_agents.py --check
 
 format: $(STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff format .
@@ -71,9 +72,8 @@ bench: $(STAMP) ## Measure speed, write the tables of docs/performance.md (TRACE
 prove-search: $(STAMP) ## Hold the search against an enumerated space and flat samplers, write its note's tables (an hour)
 	$(BIN)/python benchmarks/prove_search.py --write
 
-agents: $(STAMP) ## Simulate societies of agents, write the tables and figures of docs/agents.md
+agents: $(STAMP) ## Simulate populations of agents, write the tables of docs/agents.md and its note
 	$(BIN)/python docs/generate_agents.py --write
-	$(BIN)/python docs/generate_agent_figures.py
 
 accuracy: $(STAMP) ## Run its tests, write docs/accuracy.md and its details (SHARED=FOLDER: measured data; REFIT=1)
 	HISEARCH_SHARED=$(SHARED) $(BIN)/python -m pytest -q tests/accuracy

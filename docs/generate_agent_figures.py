@@ -1,10 +1,8 @@
-"""Simulates and draws the figures of docs/agents.md (``make agents``); needs Chromium for the pictures.
+"""Draws the figure of docs/agents.md from runs of its two studies; needs Chromium.
 
 Usage::
 
-    python docs/generate_agent_figures.py [--runs AGENT_SOCIETY_RUN AGENT_SOCIETY_PLAIN_RUN]
-
-With run folders of the two studies it draws what they tried instead.
+    python docs/generate_agent_figures.py AGENT_SOCIETY_RUN AGENT_SOCIETY_PLAIN_RUN
 """
 
 from __future__ import annotations
@@ -16,63 +14,12 @@ from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
-from agent_populations import AGENTS, DRAM_GIB, KINDS, POLICIES, PUBLISHED, run, ttft_s
 from generate_tier_figures import COLOURS, IMAGES, draw
 from plotly.subplots import make_subplots
 
+POLICIES = ("lru", "queued", "duration", "steps", "distance")
 #: One for each policy beside lru.
 LINES = dict(zip(POLICIES[1:], (*COLOURS[1:3], "#888888", COLOURS[0]), strict=True))
-
-
-def speed_up() -> go.Figure:
-    """Over lru, by number of agents; with KV in host memory dashed, and the published peaks dotted."""
-    figure = make_subplots(1, len(KINDS), subplot_titles=KINDS, shared_yaxes=True)
-    for column, kind in enumerate(KINDS, 1):
-        base = {agents: run(kind, "lru", agents).makespan_s for agents in AGENTS}
-        for policy, colour in LINES.items():
-            ratios = [base[agents] / run(kind, policy, agents).makespan_s for agents in AGENTS]
-            figure.add_scatter(
-                x=AGENTS, y=ratios, name=policy, mode="lines+markers", line_color=colour, showlegend=column == 1,
-                row=1, col=column,
-            )  # fmt: skip
-        ratios = [base[agents] / run(kind, "distance", agents, dram_gib=DRAM_GIB).makespan_s for agents in AGENTS]
-        figure.add_scatter(
-            x=AGENTS, y=ratios, name="distance, KV in DRAM", mode="lines+markers", line_color=COLOURS[3],
-            line_dash="dash", showlegend=column == 1, row=1, col=column,
-        )  # fmt: skip
-        figure.add_hline(
-            PUBLISHED[kind],
-            line_dash="dot",
-            line_color="#888888",
-            annotation_text="published peak",
-            annotation_position="top left",
-            row=1,
-            col=column,
-        )
-        figure.update_xaxes(title="agents", type="log", tickvals=AGENTS, row=1, col=column)
-    figure.update_yaxes(title="speed-up over lru", row=1, col=1)
-    return figure.update_layout(
-        title="Qwen2.5-7B on one H100, a quarter of the agents resident, at most 125", height=430
-    )
-
-
-def first_tokens() -> go.Figure:
-    """Mean TTFT with KV in host memory."""
-    figure = make_subplots(1, len(KINDS), subplot_titles=KINDS, shared_yaxes=True)
-    for column, kind in enumerate(KINDS, 1):
-        for policy, name, colour in (
-            ("by_slot", "HiCache, adapters by slot", COLOURS[2]),
-            ("lru", "HiCache, adapters by last use", COLOURS[3]),
-            ("distance", "distance", COLOURS[0]),
-        ):
-            values = [ttft_s(run(kind, policy, agents, dram_gib=DRAM_GIB)) for agents in AGENTS]
-            figure.add_scatter(
-                x=AGENTS, y=values, name=name, mode="lines+markers", line_color=colour, showlegend=column == 1,
-                row=1, col=column,
-            )  # fmt: skip
-        figure.update_xaxes(title="agents", type="log", tickvals=AGENTS, row=1, col=column)
-    figure.update_yaxes(title="mean TTFT (s)", row=1, col=1)
-    return figure.update_layout(title="Time to first token, KV written through to 80 GB of DRAM", height=430)
 
 
 #: What a study tried, by accelerator and host memory: marker and whether it is filled.
@@ -125,15 +72,10 @@ def studies(runs: list[Path]) -> go.Figure:
 def main() -> None:
     """Draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--runs", nargs=2, type=Path, help="run folders of agent-society and agent-society-plain")
+    parser.add_argument("runs", nargs=2, type=Path, help="run folders of agent-society and agent-society-plain")
     runs = parser.parse_args().runs
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if runs:
-            draw(studies(runs), IMAGES / "agents-study.png", folder)
-            return
-        draw(speed_up(), IMAGES / "agents-speed-up.png", folder)
-        draw(first_tokens(), IMAGES / "agents-first-tokens.png", folder)
+        draw(studies(runs), IMAGES / "agents-study.png", Path(name))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
 from hisearch.simulate.arrays.agents import POLICIES
 from hisearch.simulate.plans.agent_plan import AgentPlan
+from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.uses import HINT_COUNTS, HintQuality, ObjectUse
+from hisearch.specs.wording import counted
+from hisearch.traces.compiled import CompiledTrace
 
 
 def _bytes_per_rank(plan: AgentPlan, sim: la.Sim) -> float:
@@ -15,6 +22,26 @@ def _bytes_per_rank(plan: AgentPlan, sim: la.Sim) -> float:
     others = sum(counts[kind.per] for kind in plan.kinds if kind.per != "adapter")
     counts["adapter"] = len(sim.agents.things) - others
     return sum(counts[kind.per] * kind.bytes_per_rank for kind in plan.kinds)
+
+
+def doubts(plans: Sequence[WorkerPlan], trace: CompiledTrace) -> tuple[str, ...]:
+    """What is doubtful about adapters: of a workload whose deployment has none, and the other way round."""
+    held = any(kind.per == "adapter" for plan in plans if plan.agents is not None for kind in plan.agents.kinds)
+    if trace.agents is None:
+        if not held:
+            return ()
+        count = len(np.unique(trace.arrays.session))
+        return (
+            f"the trace says nothing of adapters: each of its {counted(count, 'session')} was given one of its own; "
+            "name them in the trace form for agents (docs/traces.md)",
+        )
+    adapters = len(np.unique(trace.agents.adapter[trace.agents.adapter >= 0]))
+    if not adapters or held:
+        return ()
+    return (
+        f"the workload's agents have {counted(adapters, 'adapter')}, and the deployment no section agents with "
+        "adapters: it was simulated without them, as if loading and applying them took no time",
+    )
 
 
 def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[ObjectUse, ...]:

@@ -48,7 +48,11 @@ def result_of(
         kv_capacity_tokens=plans[0].kv_capacity_tokens,
         idle_w=plans[0].idle_w,
         horizon_reached=horizon_reached,
-        warnings=tuple(dict.fromkeys(warning for worker in plans for warning in worker.costs.warnings)),
+        warnings=tuple(
+            dict.fromkeys(
+                (*agent_use.doubts(plans, trace), *(warning for worker in plans for warning in worker.costs.warnings))
+            )
+        ),
         events=int(fleet.counters[fl.EVENTS]),
         gap_counts=np.sum([sim.gaps for sim in sims], axis=0),
         pool_gap_counts=tuple(sim.gaps.copy() for sim in sims),

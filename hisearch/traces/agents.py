@@ -92,6 +92,11 @@ def check_agents(agents: AgentArrays, requests: int) -> None:
             raise ValueError(f"agents: {rule}")
 
 
+def is_closed(agents: AgentArrays) -> bool:
+    """Whether all agents are there from the start, as in a population, so that no call comes by a clock."""
+    return bool(agents.by_frames[0]) or bool((agents.hint_trigger == AT_START).any())
+
+
 def frozen(agents: AgentArrays) -> AgentArrays:
     """Contiguous and read-only, of the documented types."""
     columns: dict[str, np.ndarray] = {}

@@ -1,5 +1,6 @@
 """Populations of agents on the command line."""
 
+import json
 from pathlib import Path
 
 from hisearch.simulate.plans.agent_memory import adapter_elements
@@ -56,13 +57,59 @@ def test_what_objects_did_is_said_in_words_and_in_json(hisearch: Hisearch, workd
     assert plain.json["objects"] == []
 
 
-def test_a_population_is_not_written_as_a_trace_file(hisearch: Hisearch, workdir: Path) -> None:
+def test_a_population_is_written_as_a_trace_that_replays_to_the_same(hisearch: Hisearch, workdir: Path) -> None:
     written(workdir)
-    ran = hisearch("trace", "generate", "society.yaml", "--out", "made.jsonl")
-    assert ran.code == 1
-    assert "society.yaml:5" in ran.err
-    assert "no place for what its agents wait for" in ran.err
-    assert not (workdir / "made.jsonl").exists()
+    assert hisearch("trace", "generate", "society.yaml", "-o", "society.jsonl").code == 0
+    first, again = (
+        hisearch("simulate", "one.yaml", "--trace", trace, "--json").json for trace in ("society.yaml", "society.jsonl")
+    )
+    for key in ("metrics", "objects", "hints"):
+        assert first[key] == again[key]
+    refused = hisearch("trace", "generate", "society.yaml", "-o", "out.jsonl", "--requests", "5")
+    assert refused.code == 1
+    assert "spec.agents.calls" in refused.err
+
+
+def test_predictions_are_judged_in_words(hisearch: Hisearch, workdir: Path) -> None:
+    written(workdir)
+    ran = hisearch("simulate", "one.yaml", "--trace", "society.yaml")
+    assert "of pairs ordered right" in ran.out
+    assert "of a load" in ran.out
+
+
+def test_adapters_without_a_place_are_doubted_first(hisearch: Hisearch, workdir: Path) -> None:
+    written(workdir)
+    plain = hisearch(
+        "simulate", "one.yaml", "--trace", "society.yaml", "--set", "spec.pools.0.agents=null", "--json"
+    ).json
+    assert "have 30 adapters" in plain["warnings"][0]
+    rows = [{"format": "hisearch-trace", "version": 1}]
+    rows += [{"arrival_s": k, "input_tokens": 50, "output_tokens": 5, "tenant": k % 3} for k in range(6)]
+    (workdir / "open.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    given = hisearch("simulate", "one.yaml", "--trace", "open.jsonl", "--json").json
+    assert "says nothing of adapters" in given["warnings"][0]
+
+
+def test_a_load_on_a_population_is_refused(hisearch: Hisearch, workdir: Path) -> None:
+    written(workdir)
+    ran = hisearch("simulate", "one.yaml", "--trace", "society.yaml", "--load", "2")
+    assert ran.code in (1, 2)
+    assert "closed loop" in ran.err
+
+
+def test_a_rank_above_the_deployment_s_is_refused_and_a_smaller_one_loads_sooner(
+    hisearch: Hisearch, workdir: Path
+) -> None:
+    written(workdir)
+    loads = []
+    for ranks in ("[16]", "[8]", "[8, 32]"):
+        text = POPULATION.replace("calls: 200", f"calls: 200\n    adapter_ranks: {ranks}")
+        (workdir / "society.yaml").write_text(text)
+        loads.append(hisearch("simulate", "one.yaml", "--trace", "society.yaml", "--json"))
+    whole, half = (ran.json["objects"][0] for ran in loads[:2])
+    assert half["load_s"] / half["loads"] < 0.6 * whole["load_s"] / whole["loads"]
+    assert loads[2].code == 1
+    assert "rank 32" in loads[2].err
 
 
 def test_statistics_of_a_population(hisearch: Hisearch, workdir: Path) -> None:

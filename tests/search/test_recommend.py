@@ -7,6 +7,7 @@ from hisearch.score.terms import TermCheck
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.pareto import front
 from hisearch.search.select.recommend import describe_miss, nearest_miss, recommend, widest
+from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from tests.search.fakes import OBJECTIVES, make_trial
 
 OTHER_OBJECTIVES = ("ttft_p99", "goodput")
@@ -208,3 +209,27 @@ def test_a_miss_by_rejections_alone_is_said() -> None:
     line = describe_miss(trial)[-1]
     assert line.startswith("Rejected 12.50 % of at most 0 %: missed")
     assert "125 of 1,000 requests" in line
+
+
+def with_agents(trial: Trial, policy: str) -> Trial:
+    """The trial with agents' objects under ``policy``."""
+    (pool,) = trial.deployment.pools
+    section = AgentMemorySpec.model_validate({"policy": policy, "adapters": {"rank": 8}, "slots": 8})
+    pools = [pool.model_copy(update={"agents": section})]
+    return replace(trial, deployment=trial.deployment.model_copy(update={"pools": pools}))
+
+
+def test_a_policy_that_no_engine_has_is_said_beside_what_can_be_deployed() -> None:
+    today, foresight = (
+        with_agents(make_trial(number, 0.5, 4.0, usd), policy)
+        for number, usd, policy in ((0, 3.0, "queued"), (1, 2.0, "distance"))
+    )
+    found = recommend([today, foresight], OBJECTIVES)
+    assert found is not None
+    assert found.trial.number == 0
+    assert "With the policy distance, which no release of the engine has" in found.reason
+    assert "$2.00 per hour" in found.reason
+    alone = recommend([foresight], OBJECTIVES)
+    assert alone is not None
+    assert alone.trial.number == 1
+    assert "No release of the engine has its policy" in alone.reason

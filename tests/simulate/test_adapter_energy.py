@@ -80,6 +80,8 @@ def test_an_interrupted_load_has_moved_less_than_an_adapter() -> None:
     assert plan.agents is not None
     slow = replace(
         plan.agents,
+        tested=False,
+        noise=2.0,
         kinds=(replace(plan.agents.kinds[0], load_s=0.3),),
         link_latency_s=0.0,
         link_bytes_per_s=adapter_bytes() / 0.3,

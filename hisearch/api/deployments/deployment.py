@@ -41,6 +41,7 @@ from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.machines.parallelism import nodes_per_worker, workers_per_node
 from hisearch.specs.studies.slo import SloSpec
 from hisearch.specs.workloads.workload import GeneratorSpec
+from hisearch.traces.agents import is_closed
 from hisearch.traces.changes.continuation import continuation_of
 from hisearch.traces.compiled import CompiledTrace
 
@@ -280,6 +281,11 @@ def simulate_deployment(
     compiled = trace if isinstance(trace, CompiledTrace) else load_trace(trace, seed=seed, catalogue=catalogue)
     if not isinstance(trace, CompiledTrace):
         generator = generator_of(trace, catalogue)
+    if load != 1.0 and compiled.agents is not None and is_closed(compiled.agents):
+        raise ValueError(
+            f"load {load:g}: a population of agents calls in a closed loop, in which nothing arrives faster; set its "
+            "number (spec.agents.agents)"
+        )
     compiled, stretch = _at_load(compiled, load, generator, seed)
     result = simulate_fleet(fleet, compiled, seed=seed, horizon_s=horizon_s, load=load, log=log)
     costs = pool_costs(resolved.hardware, resolved.deployment)

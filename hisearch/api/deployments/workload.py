@@ -14,6 +14,7 @@ from hisearch.specs.documents.catalogue import YAML_SUFFIXES, Catalogue
 from hisearch.specs.documents.document import Document
 from hisearch.specs.wording import unknown
 from hisearch.specs.workloads.workload import GeneratorSpec, TraceFormat, WorkloadSpec
+from hisearch.traces.agents import reordered
 from hisearch.traces.models import chosen
 
 if TYPE_CHECKING:
@@ -108,7 +109,9 @@ def first_requests(trace: Trace, count: int) -> Trace:
     cut: dict[str, Any] = {
         name: values[:count] for name, values in columns.items() if isinstance(values, list | np.ndarray)
     }
-    return replace(trace, models=chosen(trace.models, np.arange(min(count, len(trace)))), **cut)
+    kept = np.arange(min(count, len(trace)))
+    agents = None if trace.agents is None else reordered(trace.agents, kept)
+    return replace(trace, models=chosen(trace.models, kept), agents=agents, **cut)
 
 
 def check_format(name: str) -> None:

@@ -17,6 +17,7 @@ from hisearch.search.model.deployments import (
 )
 from hisearch.search.model.trial import Recommendation, Trial, metric_of, price_of
 from hisearch.search.select.pareto import front, miss_order
+from hisearch.specs.deployments.agent_memory import ENGINE_POLICIES
 from hisearch.specs.studies.study import PRICE
 from hisearch.specs.wording import counted, format_percent, listed
 
@@ -29,7 +30,8 @@ EQUAL_GOODPUT = 0.01
 def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendation | None:
     """The recommended deployment, with the reason and up to six runner-ups; None if nothing is feasible.
 
-    It is the ``preferred`` one of all. Runner-ups, among simulated ones: the cheapest, the equally priced one with the
+    It is the ``preferred`` one of all that an engine can run; what a policy that no release has would bring is said
+    beside it. Runner-ups, among simulated ones: the cheapest, the equally priced one with the
     widest margin, the cheapest on another accelerator, the one with the lowest first latency objective, and the
     cheapest on another engine. If an objective is in dollars per something other than the hour, also the preferred one
     on another accelerator.
@@ -39,13 +41,22 @@ def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendat
     best = recommended(comparable, objectives)
     if best is None:
         return None
-    reason = _reason(best, feasible, comparable, objectives)
+    known = [trial for trial in comparable if _has_policy(trial)] if _has_policy(best) else comparable
+    reason = _reason(best, [trial for trial in known if trial.feasible], known, objectives)
+    reason += _foresight(best, feasible, objectives)
     return Recommendation(best, reason, runner_ups(best, feasible, objectives))
 
 
 def recommended(trials: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
-    """The trial of ``recommend`` alone."""
-    return preferred([trial for trial in trials if trial.meets_slo], objectives)
+    """The trial of ``recommend`` alone: of those that an engine can run, where any meets the SLO."""
+    feasible = [trial for trial in trials if trial.meets_slo]
+    return preferred([trial for trial in feasible if _has_policy(trial)] or feasible, objectives)
+
+
+def _has_policy(trial: Trial) -> bool:
+    """Whether releases of the trial's engines have its policies for agents' objects."""
+    pools = trial.deployment.pools
+    return all(pool.agents is None or pool.agents.policy in ENGINE_POLICIES[pool.engine.name] for pool in pools)
 
 
 def preferred(feasible: Sequence[Trial], objectives: Sequence[str]) -> Trial | None:
@@ -159,6 +170,21 @@ def _reason(best: Trial, feasible: Sequence[Trial], comparable: Sequence[Trial],
     return (
         f"{first} The SLO is missed by {counted(len(cheaper), 'cheaper one')}, most narrowly by "
         f"{describe(nearest.deployment)} at ${nearest.metrics['usd_per_hour']:,.2f} per hour, where {miss}."
+    )
+
+
+def _foresight(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]) -> str:
+    """A sentence on what a policy that no engine has would bring; "" where none is tried or beats ``best``."""
+    other = preferred(feasible, objectives)
+    if other is None or _has_policy(other):
+        return "" if _has_policy(best) else " No release of the engine has its policy for agents' objects."
+    if not _has_policy(best):
+        return " No release of the engine has its policy for agents' objects."
+    policies = listed([pool.agents.policy for pool in other.deployment.pools if pool.agents is not None])
+    return (
+        f" With the policy {policies}, which no release of the engine has, {describe(other.deployment)} would cost "
+        f"${other.metrics['usd_per_hour']:,.2f} per hour for {_what_for(other.metrics)}; where its distances are "
+        "useless, it loads for waiting calls alone."
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from hisearch.kernels.agents import prepare
 from hisearch.kernels.layout import agents as al
 from hisearch.simulate.arrays import adapter_tree
-from hisearch.simulate.plans.agent_plan import AgentPlan
+from hisearch.simulate.plans.agent_plan import AgentPlan, KindPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan
 from hisearch.traces.agents import AgentArrays, of_sessions
@@ -28,7 +28,7 @@ POLICIES = {
 
 
 class ObjectsDoNotFit(ValueError):  # noqa: N818
-    """The agents' objects leave too little shared host memory for KV."""
+    """The agents' objects leave too little shared host memory for KV, or are larger than their places."""
 
 
 #: Separates the seed of errors from other streams': the first 64 bits of the square root of 3's fraction.
@@ -90,8 +90,10 @@ def with_objects(plan: WorkerPlan, trace: CompiledTrace) -> WorkerPlan:
     If host memory may not hold all objects, the second tier does; otherwise the disk has none.
 
     Raises:
-        ObjectsDoNotFit: they leave less than SGLang needs for KV in host memory, or nothing of the second tier.
+        ObjectsDoNotFit: they leave less than SGLang needs for KV in host memory, or nothing of the second tier; or an
+            adapter has a larger rank than the deployment has places for.
     """
+    _check_ranks(plan.agents, trace.agents)
     if plan.agents is None or not plan.agents.in_tier:
         return plan
     agents, tiers = plan.agents, list(plan.tiers)
@@ -112,6 +114,15 @@ def with_objects(plan: WorkerPlan, trace: CompiledTrace) -> WorkerPlan:
         )
     tiers[0] = replace(host, capacity_tokens=kv_tokens)
     return replace(plan, tiers=tuple(tiers), agents=agents)
+
+
+def _check_ranks(plan: AgentPlan | None, agents: AgentArrays | None) -> None:
+    largest = 0 if agents is None else int(agents.adapter_rank.max(initial=0))
+    for kind in plan.kinds if plan is not None else ():
+        if 0 < kind.rank < largest:
+            raise ObjectsDoNotFit(
+                f"an adapter of the workload has rank {largest}; agents.adapters.rank of the deployment is {kind.rank}"
+            )
 
 
 def _with_objects(disk: TierPlan, tokens: int) -> TierPlan:
@@ -157,6 +168,8 @@ def _uses(agents: AgentArrays, plan: AgentPlan, first_entry: int) -> _Uses:
         things["pages"][base : base + kind_count] = kind.pages
         things["load_s"][base : base + kind_count] = kind.load_s
         things["read_s"][base : base + kind_count] = kind.read_s
+        if kind.per == "adapter" and kind.rank:
+            _scale_by_rank(things[base : base + kind_count], agents.adapter_rank, kind, plan)
         index: np.ndarray = agents.adapter
         if kind.per != "adapter":
             index = np.zeros(count, np.int64) if kind.per == "all" else np.arange(count)
@@ -178,6 +191,15 @@ def _uses(agents: AgentArrays, plan: AgentPlan, first_entry: int) -> _Uses:
     things["owner"][pairs[alone, 1]] = pairs[alone, 0]
     begin = np.searchsorted(pairs[:, 0], np.arange(count + 1)).astype(np.int32)
     return _Uses(begin, pairs[:, 1].astype(np.int32), entry, things, len(shared))
+
+
+def _scale_by_rank(things: Any, ranks: np.ndarray, kind: KindPlan, plan: AgentPlan) -> None:
+    """Shorten loads and reads of adapters whose rank is known and below the deployment's."""
+    known = np.flatnonzero(ranks[: len(things)])
+    share = ranks[known] / kind.rank
+    things["load_s"][known] = plan.link_latency_s + (kind.load_s - plan.link_latency_s) * share
+    if kind.read_s:
+        things["read_s"][known] = plan.disk_latency_s + (kind.read_s - plan.disk_latency_s) * share
 
 
 def _entries(trace: TraceArrays, agents: AgentArrays) -> dict[str, np.ndarray]:

@@ -120,6 +120,7 @@ def _kinds(
             # Every rank loads its own shard over its own link, all at once.
             load_s=link.latency_s + per_rank / link.bandwidth_bytes_per_s,
             bytes_per_rank=per_rank,
+            rank=spec.adapters.rank if per == "adapter" and spec.adapters is not None else 0,
         )
         for name, per, per_rank in sizes
     ]

@@ -18,6 +18,7 @@ class KindPlan:
         load_s: unloaded time of a load from host memory over the worker's link.
         bytes_per_rank: its size.
         read_s: unloaded time of a read from the disk; 0: not on disk.
+        rank: of an adapter as large as this; 0: no adapter, or of any rank.
     """
 
     name: str
@@ -26,6 +27,7 @@ class KindPlan:
     load_s: float
     bytes_per_rank: float
     read_s: float = 0.0
+    rank: int = 0
 
 
 @dataclass(frozen=True)

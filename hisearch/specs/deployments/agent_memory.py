@@ -13,6 +13,8 @@ AgentPolicyName = Literal["lru", "by_slot", "queued", "duration", "steps", "dist
 DistanceSourceName = Literal["trace", "past", "last", "ewma", "survival", "oracle"]
 #: Policies under which the engine's own eviction decides on KV.
 OWN_KV_EVICTION: tuple[AgentPolicyName, ...] = ("lru", "by_slot")
+#: Policies that a release of the engine has: SGLang's overlapped loading is a flag, by_slot was replaced by lru.
+ENGINE_POLICIES: dict[str, tuple[AgentPolicyName, ...]] = {"sglang": ("lru", "queued"), "vllm": ("lru",)}
 #: Engines for which agents' objects are simulated.
 AGENT_ENGINES = ("sglang", "vllm")
 TargetName = Literal["q", "k", "v", "o", "gate", "up", "down"]
@@ -23,7 +25,7 @@ HostName = Literal["beside", "tier"]
 class AdaptersSpec(Strict):
     """LoRA adapters: which agent has which is the workload's to say."""
 
-    rank: Count = Field(16, description="Rank of the two factors.")
+    rank: Count = Field(16, description="Rank of the two factors, or the largest where the workload gives ranks.")
     targets: list[TargetName] = Field(
         default_factory=lambda: list(get_args(TargetName)),
         min_length=1,
@@ -70,8 +72,9 @@ class AgentMemorySpec(Strict):
     objects: list[AgentObjectSpec] = Field(default_factory=list, description="Other kinds.")
     slots: Count | None = Field(
         None,
-        description="Agents whose objects fit into a pool of their own, taken off the KV pool (SGLang "
-        "max_loras_per_batch, vLLM max_loras for adapters); absent, under SGLang: objects and KV share one pool.",
+        description="Room for so many objects of each kind that agents have of their own, in a pool taken off the KV "
+        "pool; of adapters each of the rank above, whatever the workload says (SGLang max_loras_per_batch and "
+        "max_lora_rank, vLLM max_loras and max_lora_rank). Absent, under SGLang: objects and KV share one pool.",
     )
     host: HostName = Field(
         "beside",

@@ -29,6 +29,8 @@ class WorldSpec(Strict):
     def _check(self) -> WorldSpec:
         if self.speed_m_per_s * self.tick_s > self.size_m:
             raise ValueError("an agent may not cross the world within one tick_s")
+        if self.radius_m > self.size_m:
+            raise ValueError(f"radius_m {self.radius_m:g} exceeds size_m {self.size_m:g}: all would meet at once")
         return self
 
 
@@ -108,6 +110,11 @@ class AgentWorkloadSpec(Strict):
     adapters: NonNegativeInt | None = Field(
         None, description="LoRA adapters that the agents have in turn; one each where absent, 0: none."
     )
+    adapter_ranks: list[Count] = Field(
+        default_factory=list,
+        description="Ranks that the adapters have in turn; the deployment's where absent. A smaller one is loaded in "
+        "less time, into a place of the deployment's rank.",
+    )
     max_output_tokens: Count | None = Field(
         None, description="Limit that clients declare; a request's own output length where absent or larger."
     )
@@ -123,6 +130,10 @@ class AgentWorkloadSpec(Strict):
             raise ValueError("seeds: diffusion alone has messages")
         if self.seeds > self.agents:
             raise ValueError(f"seeds {self.seeds} exceed the {self.agents} agents")
+        if self.adapters is not None and self.adapters > self.agents:
+            raise ValueError(f"adapters {self.adapters} exceed the {self.agents} agents, who have one each at most")
+        if self.adapter_ranks and self.adapters == 0:
+            raise ValueError("adapter_ranks: there are no adapters")
         if self.kind == "diffusion" and self.graph.degree >= self.agents:
             raise ValueError(f"graph.degree {self.graph.degree} needs more than {self.agents} agents")
         if not self.history and self.history_cap_tokens is not None:

@@ -101,4 +101,5 @@ def _agents(spec: AgentWorkloadSpec, schedule: Schedule) -> AgentArrays:
         hint_s=seconds,
         hint_steps=steps,
         by_frames=np.array([schedule.by_frames], dtype=np.int32),
+        adapter_rank=np.resize(spec.adapter_ranks, adapters if spec.adapter_ranks else 0).astype(np.int32),
     )

@@ -11,7 +11,7 @@ from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 def resized(spec: AgentWorkloadSpec, agents: int) -> AgentWorkloadSpec:
     """``spec`` with this many agents, who behave as before: calls, messages and the plane's area grow in proportion.
 
-    A number of adapters that agents share stays as it is.
+    A number of adapters that agents share stays as it is, as long as there are as many agents.
 
     Raises:
         ValueError: its graph is a file's, whose number of agents is fixed; or there are too few agents (the plane is
@@ -25,6 +25,8 @@ def resized(spec: AgentWorkloadSpec, agents: int) -> AgentWorkloadSpec:
         "calls": max(round(spec.calls * factor), 1),
         "world": spec.world.model_dump() | {"size_m": spec.world.size_m * math.sqrt(factor)},
     }
+    if spec.adapters is not None:
+        changes["adapters"] = min(spec.adapters, agents)
     if spec.kind == "diffusion":
         changes["seeds"] = min(max(round(spec.seeds * factor), 1), agents)
     return AgentWorkloadSpec.model_validate(spec.model_dump() | changes)

@@ -114,7 +114,7 @@ def _gates(waits_for: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray, 
     dropped = 0
     for index, before in enumerate(waits_for):
         key = tuple(before)
-        if len(key) < 2:  # noqa: PLR2004 - one call is followed without a gate
+        if len(key) < 2:
             continue
         if key not in sets:
             if (gate[list(key)] >= 0).any():

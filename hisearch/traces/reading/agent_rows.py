@@ -7,11 +7,11 @@ Fields of a row, beside those of ``canonical``:
     gate, behind    this call is waited for by all rows ``behind`` the gate of this name, and follows such a gate
     waits_for       ids of earlier calls that this one waits for, instead of gates: a join
     next_call_s, next_call_steps    what is said of its caller's next call when this call ends
-    hints, gate_hints   likewise of any agents: [agent, seconds until it is said, s, steps] each; when this call ends, or
-                    when its gate opens
+    hints, gate_hints   likewise of any agents: [agent, seconds until it is said, s, steps] each; when this call
+                    ends, or when its gate opens
 
-Of the file: ``agents`` in its header, with ``by_frames`` (steps are frames), ``hints`` that are known from the start, and
-``known``: [agent, adapter or null, rank or 0] of each, those without a call too, in an order that ties are broken by.
+Of the file: ``agents`` in its header, with ``by_frames`` (steps are frames), ``hints`` that are known from the start,
+and ``known``: [agent, adapter or null, rank or 0] of each, those without a call too; ties are broken by its order.
 """
 
 from __future__ import annotations

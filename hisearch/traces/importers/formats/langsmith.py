@@ -57,7 +57,7 @@ def _call(run: Mapping[str, Any], parent: Mapping[str, Any]) -> SpanCall | None:
     tokens = (run.get("prompt_tokens"), run.get("completion_tokens"))
     if not all(tokens):
         tokens = _usage(outputs)
-    if not all(tokens):
+    if not tokens[0] or not tokens[1]:
         return None
     start_s, end_s = _seconds(run, "start_time"), _seconds(run, "end_time")
     if end_s < start_s:
@@ -81,7 +81,7 @@ def _call(run: Mapping[str, Any], parent: Mapping[str, Any]) -> SpanCall | None:
 
 
 def _prompt(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
-    """The prompt's parts and the answer, as a later prompt would have it: messages, or lines of a prompt in one text."""
+    """The prompt's parts and the answer, as a later prompt would have it: messages, or lines of one text."""
     generations = outputs.get("generations") or outputs.get("messages")
     if inputs.get("messages"):
         return tuple(_texts(inputs["messages"])), "".join(_texts(generations))

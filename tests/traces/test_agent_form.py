@@ -1,0 +1,206 @@
+"""Agents in hisearch's own form, and exports of agents' runs: what waits for what, joins, shared prompts, errors."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
+from hisearch.specs.workloads.workload import TraceFileSpec
+from hisearch.traces.agents import is_closed
+from hisearch.traces.changes.ordering import in_arrival_order
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.generators import generate_agents
+from hisearch.traces.importers import detect_format, read_trace
+from hisearch.traces.reading.canonical import write_trace
+from hisearch.traces.reading.errors import TraceError
+
+LENGTHS = {"distribution": "lognormal", "mean_log": 3.0, "sigma_log": 0.5, "max_tokens": 200}
+POPULATION = {"agents": 20, "calls": 200, "new_input": LENGTHS, "output": LENGTHS, "adapters": 8}
+FREE = {"pacing": "free", "action": {"p50_s": 20.0, "p90_s": 60.0}}
+HEADER = {"format": "hisearch-trace", "version": 1}
+START = datetime(2026, 11, 1, 9, 0, tzinfo=UTC)
+
+
+def written(path, rows, header=HEADER):
+    path.write_text("\n".join(json.dumps(row) for row in ([header] if header else []) + rows) + "\n")
+    return path
+
+
+def read(path):
+    return read_trace(path, TraceFileSpec(path=str(path)))
+
+
+@pytest.mark.parametrize("kind", ["independent", "interaction", "diffusion"])
+@pytest.mark.parametrize("pacing", [{}, FREE])
+def test_a_population_that_is_written_and_read_is_the_same(tmp_path, kind, pacing):  # law L6
+    spec = AgentWorkloadSpec(kind=kind, **POPULATION, **pacing, adapter_ranks=[8, 64])
+    trace = in_arrival_order(generate_agents(spec))
+    path = tmp_path / "population.jsonl.gz"
+    write_trace(trace, path)
+    again = read(path)
+    assert compile_trace(again, "a").digest == compile_trace(trace, "b").digest
+    assert again.agents.adapter_rank.tolist() == [8, 64, 8, 64, 8, 64, 8, 64]
+    assert is_closed(again.agents)
+    with pytest.raises(TraceError, match="jsonl"):
+        write_trace(trace, tmp_path / "population.parquet")
+
+
+def rows_of(*more):
+    first = {"id": "a", "arrival_s": 0.0, "input_tokens": 9, "output_tokens": 3, "agent": "plan", "adapter": "p"}
+    return [first, *({"input_tokens": 9, "output_tokens": 3} | row for row in more)]
+
+
+def test_a_join_waits_for_all_and_a_fan_out_for_one(tmp_path):
+    rows = rows_of(
+        {"id": "b", "agent": "left", "waits_for": ["a"]},
+        {"id": "c", "agent": "right", "previous": "a", "think_s": 2.0, "next_call_s": 7.5},
+        {"id": "d", "agent": "write", "waits_for": ["b", "c"], "think_s": 0.5},
+    )
+    trace = read(written(tmp_path / "t.jsonl", rows))
+    agents = trace.agents
+    assert trace.previous.tolist() == [-1, 0, 0, 2]
+    assert agents.gate.tolist() == [-1, 0, 0, -1]
+    assert agents.behind.tolist() == [-1, -1, -1, 0]
+    assert agents.adapter.tolist() == [0, -1, -1, -1]
+    assert (agents.hint_trigger.tolist(), agents.hint_agent.tolist(), agents.hint_s.tolist()) == ([2], [2], [7.5])
+    assert not is_closed(agents)
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "message"),
+    [
+        ({"agent": "x", "waits_for": ["z"]}, "waits_for", "ids of earlier rows"),
+        ({"agent": "x", "waits_for": ["a"], "previous": "a"}, "waits_for", "neither"),
+        ({"previous": "a"}, "agent", "in all rows, or in none"),
+        ({"agent": "plan", "adapter": "q", "previous": "a"}, "adapter", "had before"),
+        ({"agent": "x", "adapter": "p", "adapter_rank": 8, "previous": "a"}, "adapter_rank", "had before"),
+        ({"agent": "x", "previous": "a", "gate_hints": []}, "gate_hints", "gate beside it"),
+        ({"agent": "x", "previous": "a", "hints": [["x", 1]]}, "hints", "after_s"),
+    ],
+)
+def test_rows_that_contradict_are_refused_with_line_and_field(tmp_path, row, field, message):  # law L9
+    path = written(tmp_path / "t.jsonl", rows_of({"id": "b"} | row))
+    with pytest.raises(TraceError, match=message) as error:
+        read(path)
+    assert ":3:" in str(error.value)
+    assert field in str(error.value)
+
+
+def test_hints_of_agents_that_never_call_are_refused(tmp_path):
+    path = written(tmp_path / "t.jsonl", rows_of({"id": "b", "agent": "x", "previous": "a", "next_call_s": 1.0}))
+    assert len(read(path).agents.hint_agent) == 1
+    path = written(tmp_path / "t.jsonl", rows_of(), HEADER | {"agents": {"hints": [["ghost", 0, 1, 0]]}})
+    with pytest.raises(TraceError, match="ghost"):
+        read(path)
+
+
+#: (name, agent, start ms, end ms, what its prompt begins with): a plan, two side by side, a join; then a second round.
+CALLS = [
+    ("a", "plan", 0, 100, []), ("b", "left", 110, 200, ["a"]), ("c", "right", 112, 260, ["a"]),
+    ("d", "write", 300, 400, []), ("e", "plan", 450, 500, ["a"]),
+]  # fmt: skip
+
+
+def moment(ms):
+    return (START + timedelta(milliseconds=ms)).isoformat()
+
+
+def prompt(name, agent, before):
+    return [f"you are {agent}" if not before else "you are plan", *(f"answer {other}" for other in before), name * 9]
+
+
+def langsmith_rows():
+    for name, agent, start, end, before in CALLS:
+        metadata = {"thread_id": "t", "langgraph_node": agent}
+        messages = [{"kwargs": {"content": text, "type": "human"}} for text in prompt(name, agent, before)]
+        usage = {"input_tokens": 90, "output_tokens": 20}
+        answer = {"message": {"kwargs": {"content": f"answer {name}", "usage_metadata": usage}}}
+        yield {"id": f"node {name}", "run_type": "chain", "start_time": moment(start), "end_time": moment(end)}
+        yield {
+            "id": name, "run_type": "llm", "start_time": moment(start), "end_time": moment(end), "trace_id": "r",
+            "parent_run_id": f"node {name}", "extra": {"metadata": metadata}, "inputs": {"messages": [messages]},
+            "outputs": {"generations": [[answer]]},
+        }  # fmt: skip
+
+
+def otlp_row():
+    spans = []
+    for name, agent, start, end, before in CALLS:
+        begin = int(START.timestamp() * 1e9)
+        times = {"startTimeUnixNano": str(begin + start * 10**6), "endTimeUnixNano": str(begin + end * 10**6)}
+        said = json.dumps([{"role": "user", "parts": [text]} for text in prompt(name, agent, before)])
+        around = {"gen_ai.agent.name": agent, "gen_ai.conversation.id": "t"}
+        own = {"gen_ai.input.messages": said}
+        texts = [{"key": key, "value": {"stringValue": value}} for key, value in own.items()]
+        counts = {"gen_ai.usage.input_tokens": 90, "gen_ai.usage.output_tokens": 20}
+        texts += [{"key": key, "value": {"intValue": str(value)}} for key, value in counts.items()]
+        outer = [{"key": key, "value": {"stringValue": value}} for key, value in around.items()]
+        spans.append({"traceId": "1", "spanId": name, "parentSpanId": f"{name}0", "attributes": texts} | times)
+        spans.append({"traceId": "1", "spanId": f"{name}0", "attributes": outer} | times)
+    return {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
+
+
+def printed_rows():
+    for span in otlp_row()["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        start, end = (
+            datetime.fromtimestamp(int(span[field]) / 1e9, UTC).isoformat().replace("+00:00", "Z")
+            for field in ("startTimeUnixNano", "endTimeUnixNano")
+        )
+        attributes = {
+            entry["key"]: int(entry["value"]["intValue"])
+            if "intValue" in entry["value"]
+            else entry["value"]["stringValue"]
+            for entry in span["attributes"]
+        }
+        context = {"trace_id": span["traceId"], "span_id": span["spanId"]}
+        yield {
+            "name": "s", "context": context, "parent_id": span.get("parentSpanId"), "start_time": start,
+            "end_time": end, "attributes": attributes,
+        }  # fmt: skip
+
+
+EXPORTS = {
+    "langsmith": lambda: list(langsmith_rows()),
+    "otel_genai": lambda: [otlp_row()],
+    "otel_genai printed": lambda: list(printed_rows()),
+}
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_becomes_the_closed_loop_that_it_recorded(tmp_path, name):
+    path = written(tmp_path / "export.jsonl", EXPORTS[name](), None)
+    assert detect_format(path) == name.split()[0]
+    trace = read(path)
+    assert len(trace) == 5
+    assert trace.previous.tolist() == [-1, 0, 0, 2, 3]
+    np.testing.assert_allclose(trace.think_s, [0, 0.01, 0.012, 0.04, 0.05], atol=1e-6)
+    assert trace.agents.agent.tolist() == [0, 1, 2, 3, 0]
+    assert trace.agents.gate.tolist() == [-1, 0, 0, -1, -1]
+    assert trace.agents.behind.tolist() == [-1, -1, -1, 0, -1]
+    assert (trace.agents.adapter == -1).all()
+    # Prompts of b, c and e begin with a's first message; with messages of LangSmith its answer follows there.
+    assert (trace.shared_tokens[[1, 2, 4]] > 0).all()
+    assert trace.shared_tokens[3] == 0
+    assert any("by times" in warning for warning in trace.warnings)
+    again = tmp_path / "again.jsonl"
+    write_trace(trace, again)
+    assert compile_trace(read(again), "a").digest == compile_trace(trace, "b").digest
+
+
+def test_calls_in_two_joins_wait_for_the_last_and_it_is_said(tmp_path):
+    rows = [
+        {
+            "id": name, "run_type": "llm", "start_time": moment(start), "end_time": moment(end), "trace_id": "r",
+            "prompt_tokens": 10, "completion_tokens": 5, "inputs": {}, "outputs": {},
+        }
+        for name, start, end in (("a", 0, 100), ("b", 0, 110), ("c", 0, 300), ("d", 120, 310), ("e", 320, 400))
+    ]  # fmt: skip
+    trace = read(written(tmp_path / "export.jsonl", rows, None))
+    # d waits for a and b; e for c and d, of which none was in a join before.
+    assert trace.agents.behind.tolist() == [-1, -1, -1, 0, 1]
+    assert trace.previous.tolist() == [-1, -1, -1, 1, 3]
+    assert any("no messages" in warning for warning in trace.warnings)
