@@ -105,7 +105,7 @@ def test_cache_aware_follows_the_first_that_came_that_way_then_the_fewest_reques
     assert [router.tree.size(place) for place in range(2)] == [15, 21]
 
 
-def test_cache_aware_took_the_smallest_tree_before_0_3() -> None:
+def test_cache_aware_took_the_smallest_tree_before_0_2_4() -> None:
     router = Router(RouterConfig("cache_aware", version="0.2.3", cache_threshold=0.5), 2)
     first, second = router.order
     assert [router.dispatch(k, [(k + 1, 0, size)]) for k, size in enumerate((10, 3, 3, 3))] == [

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from hisearch.base.policies import AUTOSCALERS
 from hisearch.kernels.fleet import cluster
-from hisearch.kernels.layout import fleet as fl
 from hisearch.latency.sharding import Parallelism
 from hisearch.simulate import engine as engine_module
 from hisearch.simulate.engine import simulate, simulate_fleet

@@ -56,8 +56,10 @@ def test_another_worker_is_a_difference(tmp_path: Path) -> None:
     recording["events"][number][2] = (recording["events"][number][2] + 1) % 4
     (tmp_path / "changed.json").write_text(json.dumps(recording))
     case = validate_router(tmp_path / "changed.json")
-    assert not case.ok and case.equal == case.choices - 1
-    assert case.first_difference is not None and case.first_difference.event == number
+    assert not case.ok
+    assert case.equal == case.choices - 1
+    assert case.first_difference is not None
+    assert case.first_difference.event == number
 
 
 @pytest.mark.parametrize(
@@ -73,4 +75,5 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, change: dict[str, Any], me
     path = tmp_path / "bad.json"
     path.write_text(json.dumps({"policy": "random", "settings": {}, "workers": 2, "events": []} | change))
     (case,) = validate_routers([path])
-    assert case.error is not None and message in case.error
+    assert case.error is not None
+    assert message in case.error
