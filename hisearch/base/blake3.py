@@ -54,7 +54,7 @@ def first_words(keys: Sequence[bytes]) -> U8:
         flags = np.where(ends, _CHUNK_END | _ROOT, 0) | (_CHUNK_START if block == 0 else 0)
         length = np.where(ends, lengths[live] - block * _BLOCK_BYTES, _BLOCK_BYTES)
         chaining[:, live] = _compressed(chaining[:, live], words[live, block].T, length, flags)
-    return chaining[0].astype(np.uint64) | (chaining[1].astype(np.uint64) << np.uint64(32))
+    return np.asarray(chaining[0].astype(np.uint64) | (chaining[1].astype(np.uint64) << np.uint64(32)))
 
 
 def _compressed(chaining: np.ndarray, words: np.ndarray, length: np.ndarray, flags: np.ndarray) -> np.ndarray:

@@ -10,13 +10,13 @@ from hisearch.base.engine_rules import Rule
 #: The router whose releases are told apart, as deployments name it.
 SGLANG_ROUTER = "sglang-router"
 
-#: Its releases that may be named, oldest first. Choices of the last were recorded.
+#: Its releases that may be named, the first and the last. Choices of the last were recorded and are reproduced.
 MODELLED_ROUTERS: tuple[str, ...] = ("0.2.3", "0.3.2")
 
 ROUTER_RULES: tuple[Rule, ...] = (
     Rule(
         "unmatched_to_fewest",
-        "0.3.0",
+        "0.2.4",
         "Under cache_aware, a prompt without a match goes to the worker with the smallest tree.",
         "It goes to the worker with the fewest requests in flight.",
         "policies/cache_aware.rs: CacheAwarePolicy.select_worker",

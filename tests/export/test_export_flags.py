@@ -107,7 +107,7 @@ def test_every_router_command_line_is_taken(build_deployment: Any, policy: str) 
 
 
 def test_the_router_s_tree_and_policies_that_it_lacks(build_deployment: Any) -> None:
-    trimmed = build_deployment(router={"max_tree_tokens": 1000, "eviction_interval_s": 30}).router
+    trimmed = build_deployment(router={"max_tree_characters": 4000, "eviction_interval_s": 30}).router
     words = [word for flag in router_flags(trimmed) for word in flag]
     parsed = parse("sglang-router", words)
     assert (parsed["--max-tree-size"], parsed["--eviction-interval-secs"]) == (["4000"], ["30"])

@@ -268,7 +268,7 @@ class Router:
         matched, named = self.tree.match(text)
         if single(matched) / single(len(text)) > single(self.config.cache_threshold):
             place = named()
-        elif self.config.version.startswith("0.2"):
+        elif self.config.version == "0.2.3":
             sizes = [self.tree.size(place) for place in range(self.workers)]
             place = sizes.index(min(sizes))
         else:

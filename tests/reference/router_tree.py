@@ -91,7 +91,7 @@ class RouterTree:
         return sum(len(node.text) for node in self._nodes() if worker in node.stamps)
 
     def trim(self, worker: int, most: int) -> None:
-        """Take nodes from the ends of a worker's paths, the lowest stamp first, until it holds no more than ``most``."""
+        """Take nodes from the ends of a worker's paths, the lowest stamp first, until it holds at most ``most``."""
         while self.size(worker) > most:
             ends = [
                 node

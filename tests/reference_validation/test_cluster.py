@@ -83,40 +83,41 @@ def test_step_sees_arrivals_at_its_start_even_those_that_another_worker_causes()
     assert [[entry.id for entry in step.batch] for step in outcome.workers[0].steps] == [[0], [0, 2], [0]]
 
 
-def test_power_of_two_takes_fewer_tokens_then_fewer_requests() -> None:
-    router = Router(RouterConfig("power_of_two", seed=3), 2)
-    first = router.dispatch(0, [(1, 0, 10)])
-    assert first == 0
-    assert router.dispatch(1, [(2, 0, 4)]) == 1
-    assert router.dispatch(2, [(3, 0, 6)]) == 1
-    router.finished(1)
-    assert router.dispatch(3, [(4, 0, 4)]) == 1
-    # ten tokens each now, in one request and in two
-    assert router.dispatch(4, [(5, 0, 1)]) == 0
-
-
-def test_power_of_two_draws_two_distinct_workers() -> None:
-    router, expected = Router(RouterConfig("power_of_two", seed=9), 5), SplitMix64(9)
+def test_power_of_two_takes_the_first_drawn_unless_the_second_told_less() -> None:
+    told = [7, 3, 5]
+    router = Router(RouterConfig("power_of_two", seed=9), 3, ask=told.__getitem__)
+    expected = SplitMix64(9)
     for request in range(50):
-        first, second = expected.next() % 5, expected.next() % 4
-        pair = {first, second + 1 if second >= first else second}
-        assert len(pair) == 2
-        assert router.dispatch(request, [(request + 1, 0, request + 1)]) in pair
+        first = expected.next() % 3
+        second = (first + 1 + expected.next() % 2) % 3
+        pair = router.order[first], router.order[second]
+        assert router.dispatch(request, [(request + 1, 0, 9)]) == min(pair, key=told.__getitem__)
 
 
-def test_cache_aware_follows_the_prefix_then_the_smallest_tree() -> None:
+def test_cache_aware_follows_the_first_that_came_that_way_then_the_fewest_requests() -> None:
     router = Router(RouterConfig("cache_aware", cache_threshold=0.5), 2)
-    assert router.dispatch(0, [(1, 0, 10)]) == 0
-    assert router.dispatch(1, [(1, 0, 10), (2, 10, 15)]) == 0  # 10 of 15 match
-    assert router.dispatch(2, [(1, 0, 10), (3, 10, 20)]) == 1  # 10 of 20 are not *more* than half
-    assert router.dispatch(3, [(4, 0, 1)]) == 0  # trees of 15 and 20 tokens
-    assert [sum(tree.values()) for tree in router.prefix_index] == [16, 20]
+    first, second = router.order
+    assert router.dispatch(0, [(1, 0, 10)]) == first
+    assert router.dispatch(1, [(1, 0, 10), (2, 10, 15)]) == first  # 10 of 15 match
+    assert router.dispatch(2, [(1, 0, 10), (3, 10, 20)]) == second  # 10 of 20 are not *more* than half
+    assert router.dispatch(3, [(1, 0, 10)]) == first  # which has that name, though both hold it
+    assert router.dispatch(4, [(4, 0, 1)]) == second  # three requests and one
+    assert [router.tree.size(place) for place in range(2)] == [15, 21]
+
+
+def test_cache_aware_took_the_smallest_tree_before_0_2_4() -> None:
+    router = Router(RouterConfig("cache_aware", version="0.2.3", cache_threshold=0.5), 2)
+    first, second = router.order
+    assert [router.dispatch(k, [(k + 1, 0, size)]) for k, size in enumerate((10, 3, 3, 3))] == [
+        first, second, second, second
+    ]  # fmt: skip
 
 
 def test_cache_aware_balances_first() -> None:
     config = RouterConfig("cache_aware", balance_abs_threshold=2, balance_rel_threshold=1.5)
     router = Router(config, 2)
-    assert [router.dispatch(i, [(1, 0, 10)]) for i in range(4)] == [0, 0, 0, 1]
+    first, second = router.order
+    assert [router.dispatch(i, [(1, 0, 10)]) for i in range(4)] == [first, first, first, second]
 
 
 @pytest.mark.parametrize("policy", ["random", "power_of_two"])

@@ -16,7 +16,7 @@ from tests.search.fakes import make_deployment, make_problem
 
 def test_every_policy_is_known_with_its_parameters() -> None:
     assert tuple(ROUTERS) == get_args(RouterName)
-    assert set(ROUTERS.parameters()) | {"policy"} == set(RouterSpec.model_fields)
+    assert set(ROUTERS.parameters()) | {"policy", "name", "version"} == set(RouterSpec.model_fields)
 
 
 #: The default alone of every parameter, by its key in a search space.
@@ -38,9 +38,9 @@ def test_parameters_without_effect_make_no_routing_configs() -> None:
     space = RoutingSpace(policies=["consistent_hash"], hash_key=["session", "prefix"], prefix_tokens=[128, 256])
     assert [router.parameters().get("prefix_tokens") for router in router_configs(space)] == [None, 128, 256]
     space = RoutingSpace(
-        policies=["cache_aware"], **ONE | {"max_tree_tokens": [None, 1000], "eviction_interval_s": [30.0, 60.0]}
+        policies=["cache_aware"], **ONE | {"max_tree_characters": [None, 1000], "eviction_interval_s": [30.0, 60.0]}
     )
-    assert len(router_configs(space)) == 3
+    assert len(router_configs(space)) == 4
 
 
 def test_thresholds_of_bucket_are_its_own() -> None:

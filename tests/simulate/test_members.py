@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from hisearch.base.policies import AUTOSCALERS
 from hisearch.kernels.fleet import cluster
-from hisearch.kernels.layout import fleet as fl
 from hisearch.latency.sharding import Parallelism
 from hisearch.simulate import engine as engine_module
 from hisearch.simulate.engine import simulate, simulate_fleet
@@ -148,37 +147,6 @@ def test_no_router_sends_to_a_drained_worker(policy: str, seed: int, name: str, 
     assert (table.outcome == Outcome.FINISHED).all()
     # Incidents come before the arrivals of their moment.
     assert (table.arrival_s[table.worker == 1] < at_s).all()
-
-
-@examples(40)
-@given(
-    seed=st.integers(0, 10**6),
-    window_s=st.floats(0.2, 20.0),
-    losses=st.lists(st.tuples(st.floats(0.0, 6.0), st.floats(0.05, 1.0)), min_size=1, max_size=4),
-)
-def test_buckets_count_what_was_sent_within_their_window(
-    seed: int, window_s: float, losses: list[tuple[float, float]]
-) -> None:
-    """However often workers die and requests are sent again."""
-    router = RouterSpec(policy="bucket", bucket_window_s=window_s)
-    ups = [Incident(down_s + back_s, 0, 2 + k, "up") for k, (down_s, back_s) in enumerate(losses)]
-    downs = [Incident(down_s, 0, k, "down") for k, (down_s, _) in enumerate(losses)]
-    fleet = FleetPlan(
-        (pool(spare=len(losses)),),
-        router,
-        incidents=tuple(sorted(ups + downs, key=lambda event: event.at_s)),
-        retry_s=0.05,
-    )
-    trace = compiled(random_trace(seed, SHAPE))
-    rooms = [engine_module.node_limit(pool, trace) for pool in fleet.pools]
-    shared, _ = engine_module.allocate(fleet, trace, rooms, seed=seed)
-    cluster.run(shared)
-    route = shared.routes[fl.FRONT]
-    window = slice(int(route.window_head), int(route.window_tail))
-    sent = np.zeros(len(shared.members), np.int64)
-    np.add.at(sent, shared.window_member[window], trace.arrays.input_tokens[shared.window[window]])
-    assert route.window_tail <= route.window_first + route.window_places
-    np.testing.assert_array_equal(shared.members["window_tokens"], sent)
 
 
 def test_an_incident_after_the_end_changes_nothing() -> None:

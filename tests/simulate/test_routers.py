@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import get_args
 
@@ -71,7 +70,9 @@ def test_one_worker_needs_no_router(policy: str, system: System) -> None:
     np.testing.assert_array_equal(routed.hit_tokens, plain.hit_tokens)
 
 
-@pytest.mark.parametrize("policy", [policy for policy in POLICIES if policy not in ("bucket", "consistent_hash")])
+@pytest.mark.parametrize(
+    "policy", [policy for policy in POLICIES if policy not in ("consistent_hash", "consistent_hashing")]
+)
 def test_load_is_shared(policy: str) -> None:
     """Unrelated requests of one size, arriving together, spread over the workers."""
     shape = TraceShape(requests=400, shared_prefixes=0, follow_up=0.0, same_time=1.0, repeat=0.0)
@@ -89,16 +90,34 @@ def test_round_robin_takes_turns() -> None:
     assert table.worker.tolist() == [k % 4 for k in range(30)]
 
 
-def test_power_of_two_never_takes_the_only_loaded_worker() -> None:
-    """Two workers: both are always drawn, so a request goes to the one with fewer prompt tokens in flight."""
-    trace = compiled(random_trace(3, TraceShape(requests=40, follow_up=0.0, same_time=1.0, repeat=0.0)))
-    table = simulate(plan(ENGINE, 1 << 20), trace, replicas=2, router=spec("power_of_two")).requests
-    tokens, requests = [0, 0], [0, 0]
-    for k in range(40):
-        expected = min((0, 1), key=lambda w: (tokens[w], requests[w], w))
-        assert table.worker[k] == expected
-        tokens[expected] += int(trace.arrays.input_tokens[k])
-        requests[expected] += 1
+def test_power_of_two_is_random_where_workers_tell_no_loads() -> None:
+    """vLLM answers no ``/get_load``: two workers, of which the first drawn is taken."""
+    trace = compiled(random_trace(3, TraceShape(requests=400, follow_up=0.0, same_time=1.0, repeat=0.0)))
+    counts = simulate(plan(ENGINE, 1 << 20), trace, replicas=2, router=spec("power_of_two")).workers.requests
+    assert abs(int(counts[0]) - 200) <= 40  # four standard deviations
+
+
+@pytest.mark.parametrize("mode", ["random", "min_load", "min_group"])
+def test_manual_keeps_a_session_on_its_worker(mode: str) -> None:
+    shape = TraceShape(requests=120, follow_up=0.7, fork=0.0, shared_prefixes=0, repeat=0.0, rate_rps=5.0)
+    arrays = random_trace(4, shape)
+    router = RouterSpec.model_validate({"policy": "manual", "assignment_mode": mode})
+    table = simulate(plan(ENGINE, 1 << 20), compiled(arrays), replicas=4, router=router).requests
+    for session in set(arrays.session.tolist()):
+        assert len(set(table.worker[arrays.session == session].tolist())) == 1
+    assert len(set(table.worker.tolist())) == 4
+
+
+def test_the_first_worker_is_another_at_each_start() -> None:
+    """With all idle an unmatched prompt goes to the first worker of the router's order, which the seed draws."""
+    trace = compiled(random_trace(1, TraceShape(requests=1)))
+    firsts = {
+        int(
+            simulate(plan(ENGINE, 1 << 20), trace, replicas=4, router=spec("cache_aware"), seed=seed).requests.worker[0]
+        )
+        for seed in range(40)
+    }
+    assert firsts == {0, 1, 2, 3}
 
 
 def test_cache_aware_keeps_a_conversation_together() -> None:
@@ -109,7 +128,6 @@ def test_cache_aware_keeps_a_conversation_together() -> None:
     followers = np.flatnonzero(arrays.previous >= 0)
     assert len(followers) > 20
     np.testing.assert_array_equal(table.worker[followers], table.worker[arrays.previous[followers]])
-    assert len(set(table.worker.tolist())) == 4
 
 
 def test_cache_aware_balances_before_it_looks_at_caches() -> None:
@@ -118,7 +136,7 @@ def test_cache_aware_balances_before_it_looks_at_caches() -> None:
     worker = plan(ENGINE, 1 << 20)
     together = spec("cache_aware", balance_abs_threshold=1000)
     spread = spec("cache_aware", balance_abs_threshold=3, balance_rel_threshold=1.0)
-    assert simulate(worker, trace, replicas=4, router=together).workers.requests.tolist() == [40, 0, 0, 0]
+    assert simulate(worker, trace, replicas=4, router=together).workers.requests.max() == 40
     counts = simulate(worker, trace, replicas=4, router=spread).workers.requests
     assert counts.max() - counts.min() <= 4
 
@@ -134,15 +152,6 @@ def test_consistent_hash_keeps_sessions_together_within_its_load_factor() -> Non
     tight = spec("consistent_hash", load_factor=1.0)
     counts = simulate(plan(ENGINE, 1 << 20), compiled(random_trace(1, together)), replicas=4, router=tight)
     assert counts.workers.requests.max() <= 101
-
-
-def test_bucket_gives_each_worker_a_range_of_lengths() -> None:
-    """With no thought of balance, the longest prompt of a worker is shorter than the shortest of the next one."""
-    trace = compiled(random_trace(6, TraceShape(requests=200, follow_up=0.0, repeat=0.0, rate_rps=50.0)))
-    router = spec("bucket", balance_abs_threshold=10**9, bucket_window_s=1000.0)
-    table = simulate(plan(ENGINE, 1 << 20), trace, replicas=3, router=router).requests
-    lengths = [table.input_tokens[table.worker == w] for w in range(3) if (table.worker == w).any()]
-    assert all(a.max() < b.min() for a, b in itertools.pairwise(lengths))
 
 
 def test_kv_aware_goes_where_the_prompt_is_cached() -> None:

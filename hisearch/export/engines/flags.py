@@ -115,10 +115,6 @@ def _vllm_copies(launch: Launch) -> Value:
     return {"num_redundant_experts": redundant} if redundant else None
 
 
-#: Characters per token of English text, as the router measures its trees in characters. Assumed.
-CHARACTERS_PER_TOKEN = 4
-
-
 def _radix_eviction(launch: Launch) -> Value:
     eviction, release = launch.pool.engine.eviction, exported_release(launch.pool.engine)
     known = [name for name, since in SGLANG_EVICTIONS.items() if not precedes(release, since)]
@@ -404,6 +400,8 @@ def router_flags(router: RouterSpec) -> list[tuple[str, ...]]:
         raise ExportError(
             f"sglang-router {ROUTER_VERSION} has no policy {router.policy}; it takes {', '.join(ROUTER_POLICIES)}"
         )
+    if router.version != ROUTER_VERSION:
+        raise ExportError(f"sglang-router {ROUTER_VERSION} is exported, not {router.version}; leave router.version out")
     flags: list[tuple[str, ...]] = [("--policy", router.policy)]
     if router.policy == "cache_aware":
         flags += [
@@ -411,9 +409,8 @@ def router_flags(router: RouterSpec) -> list[tuple[str, ...]]:
             ("--balance-abs-threshold", str(router.balance_abs_threshold)),
             ("--balance-rel-threshold", f"{router.balance_rel_threshold:g}"),
         ]
-        if router.max_tree_tokens is not None:
-            flags += [
-                ("--max-tree-size", str(router.max_tree_tokens * CHARACTERS_PER_TOKEN)),
-                ("--eviction-interval-secs", f"{max(round(router.eviction_interval_s), 1)}"),
-            ]
+        trimming = f"{max(round(router.eviction_interval_s), 1)}" if router.max_tree_characters is not None else "0"
+        flags.append(("--eviction-interval-secs", trimming))
+        if router.max_tree_characters is not None:
+            flags.append(("--max-tree-size", str(router.max_tree_characters)))
     return flags

@@ -2,8 +2,8 @@
 
 Its nodes are runs of a prompt's characters, split where prompts part. Each knows the workers that were sent a prompt
 through it, and a name: the first of them. Here a node is a run of nodes of the trace's prefix tree, on one path; its
-data is that of the last of them (``layout.fleet.TREE_NODE``). All trace nodes of a run have the same holders, so bits of
-``Fleet.prefix_index`` stand at every trace node.
+data is that of the last of them (``layout.fleet.TREE_NODE``). All trace nodes of a run have the same holders, so each
+has their bits of ``Fleet.prefix_index``.
 
 Rules: sglang-router 0.3.2, ``policies/tree.rs``: ``Tree.insert``, ``prefix_match_with_counts``,
 ``evict_tenant_by_size``, ``remove_tenant``.
@@ -151,10 +151,10 @@ def insert(fleet, route, k, m, r):
 
 @kernel
 def _has_holder(fleet, route, s):
+    holders = np.uint64(0)
     for word in range(route.word, route.word + route.words):
-        if fleet.prefix_index[s, word]:
-            return True
-    return False
+        holders |= fleet.prefix_index[s, word]
+    return holders != 0
 
 
 @kernel
@@ -184,7 +184,7 @@ def _leaves(fleet, route, k, m, below):
 
 @kernel
 def _trim(fleet, route, k, m, most_tokens):
-    """Take whole nodes from the ends of the paths of member ``m``, the lowest stamp first, until it holds few enough."""
+    """Take whole nodes from the ends of the paths of ``m``, the lowest stamp first, until it holds few enough."""
     trace, model, member = fleet.trace, k // fl.SIDES, fleet.members[m]
     word, bit = _column(route, np.int64(member.place))
     column = route.first + member.place

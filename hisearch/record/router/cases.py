@@ -11,8 +11,8 @@ from typing import Any
 
 #: Policies that are drawn, as often as they stand here.
 POLICIES = (
-    "cache_aware", "cache_aware", "cache_aware", "trimmed", "trimmed", "power_of_two", "power_of_two", "manual", "manual",
-    "consistent_hashing", "random", "round_robin", "bucket",
+    "cache_aware", "cache_aware", "cache_aware", "trimmed", "trimmed", "power_of_two", "power_of_two", "manual",
+    "manual", "consistent_hashing", "random", "round_robin", "bucket",
 )  # fmt: skip
 _KEYED = ("manual", "consistent_hashing")
 #: Keys of a case: those of a recording that the router's choices do not decide.

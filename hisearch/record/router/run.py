@@ -196,8 +196,9 @@ class _Session:
         settings = {key: value for key, value in self.settings.items() if key != "get_load"}
         logs = self.policy in ("power_of_two", "bucket") or "max_tree_size" in settings
         common = {
-            "host": "127.0.0.1", "port": port, "prometheus_port": _free_port(), "log_level": "debug" if logs else "warn",
-            "disable_retries": True, "disable_circuit_breaker": True, "worker_startup_timeout_secs": 60,
+            "host": "127.0.0.1", "port": port, "prometheus_port": _free_port(), "disable_retries": True,
+            "disable_circuit_breaker": True, "worker_startup_timeout_secs": 60,
+            "log_level": "debug" if logs else "warn",
         }  # fmt: skip
         common |= {"worker_startup_check_interval": 1} | settings
         if self.is_pd:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_WORDS = (
+_TEXT = (
     "the of and to in is it you that he was for on are with as I his they be at one have this from or had by hot but "
     "some what there we can out other were all your when up use word how said an each she which do their time if will "
     "way about many then them would write like so these her long make thing see him two has look more day could go come"
-).split()
+)
+_WORDS = _TEXT.split()
 
 
 def text_of(rule: str, content: int, length: int) -> str:

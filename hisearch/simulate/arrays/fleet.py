@@ -202,7 +202,7 @@ def _routes(plan: FleetPlan, members: Any, models: I4 | None, requests: int) -> 
     """Both routes of every model; its back is empty where it has no decode workers."""
     counts = np.bincount(members["route"], minlength=fl.SIDES * len(plan.models)).tolist()
     sent = [requests] if models is None else np.bincount(models, minlength=len(plan.models)).tolist()
-    rows = []
+    rows: list[Any] = []
     for k, count in enumerate(counts):
         model, side = divmod(k, fl.SIDES)
         row = route_of(plan.routers[model][side], int(np.flatnonzero(members["route"] == k)[0]) if count else 0, count)

@@ -36,14 +36,14 @@ PROMPT_POLICIES = tuple(name for name, policy in ROUTERS.items() if policy.reads
 
 
 class RouterSpec(_RouterModel):
-    """Policy of a router; sglang-router's names, its command line's defaults and its meanings where it has the policy."""
+    """Policy of a router; names, meanings and the command line's defaults of sglang-router where it has the policy."""
 
     replaced: ClassVar[dict[str, str]] = {
         "max_tree_tokens": "max_tree_characters, which is characters_per_token times as much"
     }
     name: Literal["sglang-router"] | None = Field(
         None,
-        description="Router whose policy it is; null: sglang-router where it has the policy, else none that exists.",
+        description="Router whose policy it is; null: sglang-router where it has the policy, else hisearch's.",
     )
     version: str = Field(
         MODELLED_ROUTERS[-1],
@@ -56,8 +56,8 @@ class RouterSpec(_RouterModel):
     def _check_policy(cls, policy: Any) -> Any:
         if policy == "prefix_hash":
             raise ValueError(
-                "sglang-router answers 503 to prefix_hash over HTTP: it hashes tokens, which gRPC workers alone give it; "
-                "consistent_hash by prefix is near it"
+                "sglang-router answers 503 to prefix_hash over HTTP: it hashes tokens, which gRPC workers alone give "
+                "it; consistent_hash by prefix is near it"
             )
         return policy
 

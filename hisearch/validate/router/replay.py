@@ -145,7 +145,7 @@ class _Replay:
         self.sent_to: dict[int, int] = {}
         self.drawn_workers: list[int] = []
         self.found = RouterCase(str(recording.path), recording.router.policy)
-        self.counts = dict.fromkeys(
+        self.counts: dict[str, Any] = dict.fromkeys(
             ("choices", "equal", "drawn", "trimmings", "equal_trimmings", "redrawings", "equal_redrawings",
              "stale_loads"), 0,
         )  # fmt: skip

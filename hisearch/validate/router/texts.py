@@ -14,11 +14,12 @@ import numpy as np
 from hisearch.base.dtypes import I4, I8
 
 #: Rule ``words``: what texts are made of.
-WORDS = (
+_TEXT = (
     "the of and to in is it you that he was for on are with as I his they be at one have this from or had by hot but "
     "some what there we can out other were all your when up use word how said an each she which do their time if will "
     "way about many then them would write like so these her long make thing see him two has look more day could go come"
-).split()
+)
+WORDS = _TEXT.split()
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 

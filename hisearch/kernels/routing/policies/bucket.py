@@ -2,8 +2,8 @@
 
 Load is characters sent within a sliding window. The ranges are drawn anew once a window, if the load of one bucket has
 more than doubled or halved since they were last drawn. A lopsided load sends a request to one with the least instead.
-Rule: ``bucket`` of sglang-router 0.3.2 (``policies/bucket.rs``), in front of disaggregated prefill workers; elsewhere it
-has no buckets and chooses at random. Registering workers one after another leaves all lengths in the first range.
+Rule: ``bucket`` of sglang-router 0.3.2 (``policies/bucket.rs``), in front of disaggregated prefill workers; elsewhere
+it has no buckets and chooses at random. Registering workers one after another leaves all lengths in the first range.
 """
 
 from __future__ import annotations

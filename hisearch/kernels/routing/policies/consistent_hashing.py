@@ -1,8 +1,8 @@
 """By a hash of the session, modulo the workers.
 
 Rule: ``consistent_hashing`` of sglang-router 0.3.2 over HTTP (``policies/consistent_hashing.rs``:
-``find_by_consistent_hash``): the first 8 bytes of BLAKE3 of the header ``X-SMG-Routing-Key``. Its ring of points is only
-there where workers tell no model name. The key here is the session's number in decimal. The command line has no such
+``find_by_consistent_hash``): the first 8 bytes of BLAKE3 of the header ``X-SMG-Routing-Key``. Its ring of points is
+used where workers tell no model name. The key here is the session's number in decimal. The command line has no such
 policy; ``RouterArgs`` takes it.
 """
 

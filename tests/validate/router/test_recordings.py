@@ -1,0 +1,79 @@
+"""``validate router``: recordings of the real router, and a changed one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hisearch.base.blake3 import first_words
+from hisearch.validate.router.replay import validate_router, validate_routers
+from hisearch.validate.router.texts import text_tree
+
+FOLDER = (
+    Path(os.environ.get("HISEARCH_SHARED") or Path(__file__).parents[4] / "shared") / "validation" / "sglang_router"
+)
+FILES = sorted(FOLDER.glob("*.json.gz"))
+needs_recordings = pytest.mark.skipif(
+    not FILES, reason="no recordings of routers: set HISEARCH_SHARED to the folder that holds validation/"
+)
+
+
+def test_blake3_gives_the_published_digests() -> None:
+    """Of the empty input; longer ones are held by recordings of consistent_hashing."""
+    words = first_words([b"", b"session-1"]).astype("<u8")
+    assert words[0].tobytes().hex() == "af1349b9f5f9a1a6"
+    assert words.shape == (2,)
+
+
+def test_texts_share_exactly_what_they_begin_with_alike() -> None:
+    texts = ["abc", "abd", "ab", "", "xyz", "abc"]
+    tree = text_tree(texts)
+    assert tree.end[tree.prompt_node].tolist() == [len(text) for text in texts]
+    assert tree.prompt_node[0] == tree.prompt_node[5]
+    assert tree.parent[tree.prompt_node[0]] == tree.parent[tree.prompt_node[1]] == tree.prompt_node[2]
+    assert (tree.parent[1:] < range(1, len(tree.parent))).all()
+
+
+@needs_recordings
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_choice_is_the_real_router_s(path: Path) -> None:
+    case = validate_router(path)
+    assert (case.equal, case.equal_trimmings, case.equal_redrawings) == (
+        case.choices, case.trimmings, case.redrawings
+    )  # fmt: skip
+    assert case.ok
+
+
+@needs_recordings
+def test_another_worker_is_a_difference(tmp_path: Path) -> None:
+    recording: dict[str, Any] = json.loads(gzip.decompress((FOLDER / "round-robin-4.json.gz").read_bytes()))
+    number = next(k for k, event in enumerate(recording["events"]) if event[:2] == ["send", 7])
+    recording["events"][number][2] = (recording["events"][number][2] + 1) % 4
+    (tmp_path / "changed.json").write_text(json.dumps(recording))
+    case = validate_router(tmp_path / "changed.json")
+    assert not case.ok
+    assert case.equal == case.choices - 1
+    assert case.first_difference is not None
+    assert case.first_difference.event == number
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"policy": "weighty"}, "policy: "),
+        ({"settings": {"warmth": 3}}, "settings.warmth: is not simulated"),
+        ({"events": [["send", 0, 9]]}, "events.0: expected a worker from 0 to 1, not 9"),
+        ({"events": [["finish", 0]]}, "events.0: prompt 0 is not in flight"),
+    ],
+)
+def test_what_cannot_be_used_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({"policy": "random", "settings": {}, "workers": 2, "events": []} | change))
+    (case,) = validate_routers([path])
+    assert case.error is not None
+    assert message in case.error
