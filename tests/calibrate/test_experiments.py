@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hisearch.calibrate.experiments import (
+from hisearch.calibrate.served.experiments import (
     SPAN,
     Bounds,
     Share,

@@ -9,8 +9,8 @@ from hisearch.traces.reading.source import Source
 from hisearch.traces.trace import Trace
 
 FORMAT = TraceFormat(
-    "Observations of running servers: observation.json of hisearch observe.",
-    json_fields=(("window_s", "servers", "figures", "counters"),),
+    "Results of hisearch observe.",
+    json_fields=(("window_s", "complete", "version"),),
     times="all are seconds",
 )
 _NOTES = (
