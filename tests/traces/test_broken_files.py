@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from benchmark_files import REQUESTS
+from benchmark_files import REQUESTS, SUMMARIES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_importers import MOONCAKE, WEKA, read, refused
@@ -133,6 +133,7 @@ SEEDS = {
     "sharegpt_lengths": "num_prefill_tokens,num_decode_tokens\n10,20\n35,5\n",
     "replay": jsonl({"arrival_s": 0, "input_tokens": 40, "output_tokens": 5, "block_ids": [0, 1, 2]}),
     **REQUESTS,
+    "observation": SUMMARIES["observation"],
 }
 ODD = st.sampled_from([
     "0", "-1", "1e300", "NaN", "null", "true", '"', "[", "]", "{", "}", ",", ";", ":", "\n", "\r", "\0", "|", "\t", " ",
