@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 
 #: Values that are tried beside those that run.
 CHUNKS, RUNNING, RANKS = (2048, 8192), (64, 256), (1, 2, 4, 8)
-#: Flags that state what the simulated KV memory is: of no concern to somebody who changes settings.
-_OF_CAPACITY = {"--num-gpu-blocks-override", "--max-model-len", "--max-total-tokens", "--max_seq_len"}
+#: Flags that no study searches: pages, and what states the simulated KV memory.
+_PAGES = ("--block-size", "--page-size")
+_OF_CAPACITY = {"--num-gpu-blocks-override", "--max-model-len", "--max-total-tokens", "--max_seq_len", *_PAGES}
 #: Simulations of the study.
 SIMULATIONS, SECONDS = 96, 120
 

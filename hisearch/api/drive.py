@@ -17,7 +17,8 @@ from hisearch.api.deployments.deployment import plan_pool
 from hisearch.api.observe import DEPLOYMENT, STEPS
 from hisearch.api.run_folder import write_text
 from hisearch.base.shown import Shown
-from hisearch.calibrate.experiments import (
+from hisearch.calibrate.profiles import Calibrated, LoggedWorker, calibrate_log
+from hisearch.calibrate.served.experiments import (
     Bounds,
     LoggedStep,
     first_ones,
@@ -26,13 +27,13 @@ from hisearch.calibrate.experiments import (
     next_experiments,
     steps_of,
 )
-from hisearch.calibrate.front_end import FrontEndFit, FrontEndSample, fit_front_end
-from hisearch.calibrate.profiles import Calibrated, LoggedWorker, calibrate_log
+from hisearch.calibrate.served.front_end import FrontEndFit, FrontEndSample, fit_front_end
 from hisearch.calibrate.step_fit import LEAST_STEPS, StepFit, fit_steps
 from hisearch.calibrate.step_log import StepLog, read_step_logs
 from hisearch.observe.client import Client, ServerError, headers_of
 from hisearch.observe.driver import Driver, Outcome
 from hisearch.observe.watch import find
+from hisearch.specs.documents.catalogue import is_path
 from hisearch.specs.documents.resolve import load_deployment
 from hisearch.specs.wording import counted, format_percent
 
@@ -174,8 +175,11 @@ def _worker(resolved: ResolvedDeployment) -> LoggedWorker:
     if len(resolved.deployment.pools) > 1:
         raise resolved.document.error("spec.pools", "steps are those of one pool; observe its servers alone")
     pool = resolved.deployment.pool
+    model, accelerator = resolved.model, resolved.accelerators[pool.accelerator]
     return LoggedWorker(
-        resolved.deployment.model, pool.accelerator, pool.engine.name, pool.engine.version, pool.tensor_parallel,
+        str(model.path) if is_path(resolved.deployment.model) else resolved.deployment.model,
+        str(accelerator.path) if is_path(pool.accelerator) else pool.accelerator,
+        pool.engine.name, pool.engine.version, pool.tensor_parallel,
         pool.weight_dtype, pool.kv_dtype,
     )  # fmt: skip
 

@@ -13,8 +13,8 @@ import numpy as np
 from hisearch.calibrate.boards import BOARDS
 from hisearch.calibrate.build import Measured, Target, build_profile
 from hisearch.calibrate.former import former_folder
-from hisearch.calibrate.front_end import FrontEndFit
 from hisearch.calibrate.own_tables import FASTEST, SLOWEST, check_fit_for, read_own
+from hisearch.calibrate.served.front_end import FrontEndFit
 from hisearch.calibrate.shipped import ENGINES, data_folder, fit_shipped
 from hisearch.calibrate.step_fit import RegimeNoise, fit_steps
 from hisearch.calibrate.step_log import StepLog, read_step_logs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hisearch.calibrate.front_end import FrontEndSample, fit_front_end
+from hisearch.calibrate.served.front_end import FrontEndSample, fit_front_end
 
 REQUEST_S, READ_S, PROMPT_TOKEN_S, STREAM_S = 8e-3, 1e-3, 3e-6, 60e-6
 

@@ -52,6 +52,9 @@ ELSEWHERE = {
     "--storage": "needs a database: tests/cli/test_postgresql.py starts one",
     "runs/society": "its populations cannot be cut short: tests/search/test_objectives.py",
     "chat-and-batch": "searches two models: tests/api/test_fleet_study.py",
+    "http://10.0.0.7:8000": "needs a server: tests/serving/test_page.py runs the page",
+    "observed": "needs an observation: tests/serving/test_page.py",
+    "observed/deployment.yaml": "needs an observation: tests/serving/test_page.py",
     "h100-vllm.yaml": "needs aiconfigurator-core's tables: tests/calibrate/test_build.py reads made-up ones",
 }
 #: Pages whose commands take more than five seconds together.

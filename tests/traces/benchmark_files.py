@@ -145,6 +145,12 @@ K6_SUMMARY: dict[str, Any] = {
     },
 }
 
+OBSERVATION: dict[str, Any] = {
+    "format": "hisearch-observation", "version": 1, "complete": True, "servers": [], "window_s": 8.0,
+    "figures": {"ttft_mean_s": 0.15, "tpot_mean_s": 0.015, "e2e_mean_s": 0.2, "throughput_rps": 2.5},
+    "counters": {"requests": 20.0, "failed": 1.0, "prompt_tokens": 9000.0}, "gauges": {}, "histograms": {},
+}  # fmt: skip
+
 
 def jsonl(rows: list[dict[str, Any]]) -> str:
     """A line for each object."""
@@ -167,4 +173,5 @@ SUMMARIES = {
     "aiperf": json.dumps(AIPERF_SUMMARY, indent=2),
     "inference_perf": json.dumps(INFERENCE_PERF_SUMMARY, indent=2),
     "k6": json.dumps(K6_SUMMARY, indent=2),
+    "observation": json.dumps(OBSERVATION, indent=2),
 }

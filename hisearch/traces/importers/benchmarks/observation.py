@@ -9,12 +9,12 @@ from hisearch.traces.reading.source import Source
 from hisearch.traces.trace import Trace
 
 FORMAT = TraceFormat(
-    "Observations of running servers: observation.json of hisearch observe.",
-    json_fields=(("window_s", "servers", "figures", "counters"),),
+    "Results of hisearch observe.",
+    json_fields=(("window_s", "complete", "version"),),
     times="all are seconds",
 )
 _NOTES = (
-    "latencies are the server's own: without the network, and without what its front end does before it notes a request",
+    "latencies are the server's own: without the network and what comes before a request is noted",
     "means are exact, percentiles are read off the buckets of a histogram",
 )
 _FIGURES = ("ttft_mean_s", "tpot_mean_s", "e2e_mean_s", "throughput_rps", "output_tokens_per_s")

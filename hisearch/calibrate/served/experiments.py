@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.calibrate.front_end import FrontEndSample
+from hisearch.calibrate.served.front_end import FrontEndSample
 from hisearch.calibrate.step_fit import StepLaw, step_features
 from hisearch.calibrate.step_log import StepLog
 from hisearch.observe.driver import Experiment, Outcome

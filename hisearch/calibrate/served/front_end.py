@@ -13,8 +13,9 @@ A burst is read one request after another, so that request i waits for i others;
 for half of the others in its step: ``m`` are n - 1 at the end, where all end together, and half as many at first, where
 they come one after another.
 
-No constant is negative. The sum of absolute errors is least, by reweighted least squares: a pause of the machine during
-one experiment does not bend the law. The error stated is that of experiments left out of the fit, each in turn.
+Every constant stays within its physical range (``specs.machines.host.RANGES``). The sum of absolute errors is least, by
+reweighted least squares: a pause of the machine during one experiment does not bend the law. The error stated is of
+experiments left out of the fit, each in turn.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from typing import NamedTuple
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.specs.machines.host import FrontEndTimes
+from hisearch.specs.machines.host import RANGES, FrontEndTimes
 
 #: Fewest experiments.
 LEAST = 6
 _ROUNDS, _LEAST_ERROR_S = 30, 1e-5
+_NAMES = ("request_s", "read_s", "prompt_token_s", "stream_s")
 
 
 class FrontEndSample(NamedTuple):
@@ -85,14 +87,14 @@ def _seconds(samples: Sequence[FrontEndSample]) -> F8:
 
 
 def _solve(matrix: F8, seconds: F8) -> F8:
-    """Non-negative constants with the least sum of absolute errors."""
-    from scipy.optimize import nnls
+    """Constants within their ranges with the least sum of absolute errors."""
+    from scipy.optimize import lsq_linear
 
-    scale = np.linalg.norm(matrix, axis=0)
-    scale[scale == 0] = 1.0
+    low, high = np.array([(RANGES[name].low, RANGES[name].high) for name in _NAMES]).T
     weights = np.ones(len(seconds))
     solution = np.zeros(matrix.shape[1])
     for _ in range(_ROUNDS):
-        solution = nnls(matrix / scale * weights[:, None], seconds * weights)[0] / scale
+        scaled = matrix * high * weights[:, None]
+        solution = lsq_linear(scaled, seconds * weights, (low / high, np.ones(len(high)))).x * high
         weights = 1.0 / np.sqrt(np.maximum(np.abs(matrix @ solution - seconds), _LEAST_ERROR_S))
     return np.asarray(solution)

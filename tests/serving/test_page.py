@@ -1,0 +1,56 @@
+"""The page "from my running server to a cheaper one": its commands on a real server (``make test-serving``)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, commands
+from tests.engines.environments import NoEngineError
+from tests.serving.circle import FLAGS, export_circle, free_port
+from tests.serving.environment import server_python
+from tests.serving.server import drive, served
+
+PAGE = ROOT / "docs" / "how-to" / "cheaper-server.md"
+#: Words of the page -> what they are here: shorter, and a model and a core of this test.
+_SHORTER = {"600": "40", "h100-sxm": "core.yaml"}
+#: Answers that a machine under other load may give: predictions differ, nothing meets the SLO.
+_ANSWERS = {0, 97, 98, 99}
+
+
+@pytest.mark.slow
+def test_the_page_runs_on_a_real_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not os.environ.get("HISEARCH_SERVING"):
+        pytest.skip("NOT CHECKED: a real server; run `make test-serving`")
+    try:
+        python = server_python()
+    except NoEngineError as error:
+        pytest.skip(f"NOT CHECKED: {error}")
+    model = export_circle(python, tmp_path).model
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    with served(tmp_path / "export/vllm/run.sh", model, python, tmp_path / "logs", free_port(), *FLAGS) as url:
+        for place, arguments in commands(PAGE):
+            words = [_SHORTER.get(word, word.replace("http://10.0.0.7:8000", url)) for word in arguments]
+            if arguments[0] == "observe":
+                words += ["--model", "tiny.yaml"]
+                load = threading.Thread(
+                    target=drive,
+                    args=(python, url, model, tmp_path / "bench.json"),
+                    kwargs={"requests": 60, "rate_rps": 2.0, "seed": 1},
+                )
+                load.start()
+            command = [sys.executable, "-m", "hisearch", *words, "-q"]
+            ran = subprocess.run(
+                command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+                check=False,
+            )  # fmt: skip
+            if arguments[0] == "observe":
+                load.join()
+            assert ran.returncode in _ANSWERS, f"{place}: {' '.join(words)}: {ran.stderr}"
+            print(ran.stdout)
+    assert (tmp_path / "observed/profile.yaml").is_file()
