@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hisearch.base.policies import ROUTERS
 from hisearch.simulate.engine import ModelNotServed, simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan, Incident, PoolPlan, ServedModel, TransferPlan
 from hisearch.simulate.results.parts import of_model
