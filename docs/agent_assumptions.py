@@ -1,4 +1,6 @@
-"""What ScaleSim states of its runs, and ranges of what it leaves open, set before any figure was compared.
+"""What ScaleSim states of its runs, and ranges of what it leaves open.
+
+The ranges were written before the runs that use them, but with the published peaks and earlier runs in sight.
 
 Stated (arXiv 2601.21473; its code, github.com/PanZaifeng/KVFlow at 0db29c6):
 

@@ -46,7 +46,7 @@ def _alone(problem: Problem, pool: PoolSpec) -> DeploymentSpec:
 def _fits(problem: Problem, pool: PoolSpec) -> bool:
     """True if the worker fits its accelerator and its host, whatever its tiers."""
     try:
-        problem.planner.kv_capacity_tokens(pool)
+        problem.planner.requests_kv_tokens(pool, problem.demand.mean_context_tokens)
         problem.planner.usd_per_hour(_alone(problem, pool))
     except ValueError:
         return False

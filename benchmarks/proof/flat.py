@@ -66,7 +66,7 @@ def propose(problem: Problem, ask: Ask) -> DeploymentSpec | None:
             tiers=list(choice.tiers),
             movement=choice.movement,
         )
-        problem.planner.kv_capacity_tokens(pool)
+        problem.planner.requests_kv_tokens(pool, problem.demand.mean_context_tokens)
     except ValueError:
         return None
     if replicas > problem.max_replicas(pool) or not problem.planner.can_build(pool):

@@ -101,9 +101,9 @@ def test_inline_parts_are_documents_of_their_own(project: Path) -> None:
 
 def test_references_inside_a_space_are_placed_there(project: Path) -> None:
     text = (shipped_root() / "spaces/quickstart.yaml").read_text()
-    write(project / "spaces/own.yaml", text.replace("l40s]", "l40]").replace("name: quickstart", "name: own"))
+    write(project / "spaces/own.yaml", text.replace("l40s]", "l40x]").replace("name: quickstart", "name: own"))
     assert refusal("mine", "spec.space=own").startswith(
-        "spaces/own.yaml:8: spec.execution.accelerators.2: no Accelerator named 'l40'; did you mean 'l40s'? known: "
+        "spaces/own.yaml:8: spec.execution.accelerators.2: no Accelerator named 'l40x'; did you mean 'l40'? known: "
     )
     write(project / "spaces/own.yaml", text.replace("ddr5", "ddr6").replace("name: quickstart", "name: own"))
     assert ": spec.cache.tiers.0.media.0: no Medium named 'ddr6'; did you mean 'ddr5'?" in refusal(

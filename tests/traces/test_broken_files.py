@@ -132,8 +132,18 @@ SEEDS = {
     "burstgpt": "Timestamp,Session ID,Elapsed time,Request tokens,Response tokens\n0,7,4,10,20\n9,7,4,10,20\n",
     "sharegpt_lengths": "num_prefill_tokens,num_decode_tokens\n10,20\n35,5\n",
     "replay": jsonl({"arrival_s": 0, "input_tokens": 40, "output_tokens": 5, "block_ids": [0, 1, 2]}),
+    "langsmith": jsonl({
+        "id": "a", "run_type": "llm", "trace_id": "r", "start_time": "2026-08-01T09:00:00+00:00",
+        "end_time": "2026-08-01T09:00:01+00:00", "prompt_tokens": 10, "completion_tokens": 5, "inputs": {},
+        "outputs": {},
+    }),
+    "otel_genai": jsonl({
+        "name": "s", "context": {"trace_id": "1", "span_id": "a"}, "parent_id": None,
+        "start_time": "2026-08-01T09:00:00Z", "end_time": "2026-08-01T09:00:01Z",
+        "attributes": {"gen_ai.usage.input_tokens": 9, "gen_ai.usage.output_tokens": 2},
+    }),
     **REQUESTS,
-}
+}  # fmt: skip
 ODD = st.sampled_from([
     "0", "-1", "1e300", "NaN", "null", "true", '"', "[", "]", "{", "}", ",", ";", ":", "\n", "\r", "\0", "|", "\t", " ",
     "é", "1785574800000",

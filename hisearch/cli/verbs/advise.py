@@ -33,7 +33,7 @@ def advise(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Say what would serve the observed load for less, and which flags to change.
+    """Say what would serve an observed load for less, and how.
 
     Simulates what runs on the observed load, searches its neighbours as `run` does, and prints both, the probability
     that the recommendation holds the SLO, and the flags that differ. Exits with 99 where nothing meets the SLO.

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hisearch.base.policies import ROUTERS
 from hisearch.search.model.deployments import parameters_of, stores
 from hisearch.search.model.trial import Trial
 
-#: Settings that belong to another one.
-_BELONGS_TO = {"cache_threshold": "router", "balance_abs_threshold": "router", "balance_rel_threshold": "router"}
+#: Settings that belong to another one: parameters of every router policy.
+_BELONGS_TO = {parameter.name: "router" for policy in ROUTERS.values() for parameter in policy.parameters}
 
 _TIERS = "cache tiers"
 
