@@ -191,7 +191,8 @@ def drain(sim, w):
     decode_on = -1
     while worker.finish_heap_size > 0 and sim.requests[sim.finish_heap[w, 0]].finish_clock <= worker.clock:
         r = sim.finish_heap[w, 0]
-        if sim.ends_by_limit[r] or sim.trace.output_tokens[r] > memory.max_new(sim, r):
+        excess = sim.trace.output_tokens[r] - memory.max_new(sim, r)
+        if excess > 0 or (excess == 0 and sim.ends_by_limit[r]):
             _wait_for_last(sim, w, r)
         else:
             heaps.finish_remove(sim, w, r)
