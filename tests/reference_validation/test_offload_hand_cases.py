@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hisearch.specs.deployments.engine_rules import rules_of
 from hisearch.validate.restatement.content import PathContent
 from hisearch.validate.restatement.recording import Recording, Request
 from hisearch.validate.restatement.transfers import CopyLaw
@@ -119,7 +120,8 @@ def test_block_is_stored_once_it_has_been_asked_for_often_enough() -> None:
 
 def test_preempted_stores_are_waited_for() -> None:
     requests = [_request("a", [(1, 0, 3)], 0.0, 4), _request("b", [(2, 0, 3)], 0.0, 4)]
-    recording = replay(_pool(5, 2, prefix=False), _offload(), requests, _unit)
+    # Of a release that copies outputs too.
+    recording = replay(_pool(5, 2, prefix=False, rules=rules_of("vllm", "0.19.1")), _offload(), requests, _unit)
     # 2 tokens take 0.7 s: a's and b's from 1 and 1.7 on, of the next step from 2.4 and 3.1 on. a's last from 5.8 on:
     # then memory is free, and 4 tokens of b are loaded in 1.25 s.
     expected = [

@@ -51,8 +51,8 @@ def batches(steps: list[Step]) -> list[list[tuple[Any, int, int]]]:
 def test_contexts_share_what_decodes_leave_in_whole_blocks() -> None:
     """Budget 16: all of the first prompt; 8 of the second's 10 tokens would be two blocks, but 10 are left for 9."""
     steps = batches(steps_of([request(0, 6, 3), request(1, 20, 1)]))
-    # 10 left after 6: cut to 8. Then 15 with one decode in a mixed step: the 12 that are missing fit.
-    assert steps == [[(0, 0, 6), (1, 0, 8)], [(1, 8, 12), (0, 6, 1)], [(0, 7, 1)]]
+    # 10 left after 6: cut to 8; prompts that are not finished come first. Then 15 with one decode in a mixed step: the 12 that are missing fit.
+    assert steps == [[(1, 0, 8), (0, 0, 6)], [(1, 8, 12), (0, 6, 1)], [(0, 7, 1)]]
 
 
 def test_a_cut_shorter_than_a_block_lets_a_shorter_prompt_go_first() -> None:
@@ -93,7 +93,7 @@ def test_a_request_waits_for_blocks_that_another_is_making() -> None:
     requests = [request(0, 10, 2, prefix=8), request(1, 10, 1, prefix=8), request(2, 4, 1)]
     assert batches(steps_of(requests)) == [[(0, 0, 10), (2, 0, 4)], [(1, 8, 2), (0, 10, 1)]]
     without = batches(steps_of(requests, enable_block_reuse=False))
-    assert without == [[(0, 0, 10), (1, 0, 4)], [(1, 4, 6), (2, 0, 4), (0, 10, 1)]]
+    assert without == [[(1, 0, 4), (0, 0, 10)], [(1, 4, 6), (2, 0, 4), (0, 10, 1)]]
 
 
 def test_the_last_token_of_a_prompt_is_always_computed() -> None:

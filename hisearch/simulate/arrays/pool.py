@@ -334,7 +334,7 @@ def allocate(
     has_node_ranks = radix and (priorities or order.weighs_nodes)
     pinned = np.broadcast_to(plan.ignore_eos, count).astype(np.int8)
     fills_limit = trace.output_tokens == trace.max_output_tokens
-    ends_by_limit = (pinned != 0) | (fills_limit if plan.limits_stated else False)
+    ends_by_limit = fills_limit & ((pinned != 0) | plan.limits_stated)
     ends = radix and pinned.any() and not config.prefix_caching
     runs_vllm = config.engine == la.VLLM or config.role == fl.DECODE
     by_trtllm = config.engine == la.TRTLLM
