@@ -220,7 +220,9 @@ def test_l7_unlimited_host_tier_makes_up_for_a_small_pool(name: str, seed: int, 
     """
     page = pages(name, page)
     arrays = serialised(random_trace(seed, TraceShape(requests=30, slack=1.0)))
-    engine = EngineSpec.model_validate({"name": name, "page_tokens": page, "overlap": False})
+    # vLLM's later releases copy prompts alone.
+    version = "0.19.1" if name == "vllm" else ""
+    engine = EngineSpec.model_validate({"name": name, "version": version, "page_tokens": page, "overlap": False})
     worker = plan(engine, capacity, host_tokens=AMPLE, host_read=TransferLaw(), host_write=TransferLaw())
     table = simulate(worker, compiled(arrays)).requests
     without = simulate(plan(engine, capacity), compiled(arrays)).requests
