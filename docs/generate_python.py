@@ -77,7 +77,10 @@ def _parameter(parameter: inspect.Parameter) -> str:
     text = f"{star}{parameter.name}"
     if parameter.annotation is not parameter.empty:
         text += f": {parameter.annotation}"
-    return text if parameter.default is parameter.empty else f"{text} = {parameter.default!r}"
+    if parameter.default is parameter.empty:
+        return text
+    # A function's own text names its place in memory.
+    return f"{text} = ..." if inspect.isfunction(parameter.default) else f"{text} = {parameter.default!r}"
 
 
 def _arguments(value: Any) -> str:
