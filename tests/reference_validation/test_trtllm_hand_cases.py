@@ -51,7 +51,8 @@ def batches(steps: list[Step]) -> list[list[tuple[Any, int, int]]]:
 def test_contexts_share_what_decodes_leave_in_whole_blocks() -> None:
     """Budget 16: all of the first prompt; 8 of the second's 10 tokens would be two blocks, but 10 are left for 9."""
     steps = batches(steps_of([request(0, 6, 3), request(1, 20, 1)]))
-    # 10 left after 6: cut to 8; prompts that are not finished come first. Then 15 with one decode in a mixed step: the 12 that are missing fit.
+    # 10 left after 6: cut to 8; prompts that are not finished come first. Then 15 with one decode in a mixed step: the
+    # 12 that are missing fit.
     assert steps == [[(1, 0, 8), (0, 0, 6)], [(1, 8, 12), (0, 6, 1)], [(0, 7, 1)]]
 
 

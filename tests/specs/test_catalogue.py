@@ -68,7 +68,11 @@ def test_what_is_a_path_and_what_a_name(ref: str, path: bool) -> None:
 @pytest.mark.parametrize(
     ("kind", "ref", "message"),
     [
-        ("Accelerator", "h100-sxn", "no Accelerator named 'h100-sxn'; did you mean 'h100-sxm'? known: a100-40gb, a100-80gb, "),
+        (
+            "Accelerator",
+            "h100-sxn",
+            "no Accelerator named 'h100-sxn'; did you mean 'h100-sxm'? known: a100-40gb, a100-80gb, ",
+        ),
         ("SLO", "./none.yaml", "no file at none.yaml"),
         ("SLO", "zzz", "no SLO named 'zzz'; known: agent-society, batch"),
     ],

@@ -50,7 +50,8 @@ spec:
       weight_dtypes: [bf16]
       chunk_tokens: [2048]
       max_running_requests: [64]
-      max_replicas: 4
+      max_replicas: 6
+    routing: {policies: [round_robin]}
     cache: {tiers: []}
   budget: {simulations: 12, seconds: 300}
 """

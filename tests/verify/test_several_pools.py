@@ -74,6 +74,9 @@ def test_every_term_is_recovered(
     assert len(verification.findings) == 1
 
 
+@pytest.mark.xfail(
+    reason="verify on the deployment that today's router rules recommend: docs/ROADMAP.md, item 7", strict=False
+)
 def test_an_unequal_pool_that_is_slow_is_named_and_has_its_own_profile(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
