@@ -32,8 +32,7 @@ def write_table(path, **columns):
         table.writerows(zip(*columns.values(), strict=True))
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def write_folder(tmp_path: Path) -> None:
     """A folder whose measurements are a simulation's own, clocks shifted."""
     (tmp_path / "trace.jsonl").write_text("\n".join(json.dumps(row) for row in ROWS))
     spec = {"model": "llama-3.1-8b", "profile": "roofline", "pools": [{"accelerator": "a6000", "engine": ENGINE}]}
@@ -63,6 +62,11 @@ def folder(tmp_path: Path) -> Path:
     logged = {**run, "id": "by the clock", "throughput": {"file": "log.csv", "column": "tokens"}}
     slower = {**run, "id": "slower", "settings": ["spec.pools.0.engine.max_running_requests=4"]}
     (tmp_path / "runs.yaml").write_text(dump_yaml({"source": "itself", "runs": [run, logged, slower]}))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_folder(tmp_path)
     return tmp_path
 
 

@@ -19,6 +19,7 @@ from hisearch.traces.generate import generate_trace
 from hisearch.traces.reading.canonical import write_trace
 from hisearch.traces.trace import Trace
 from hisearch.verify.prediction import Correction
+from tests.api import test_measured_runs
 from tests.calibrate import step_logs
 from tests.calibrate.test_build import write_own_tables
 from tests.docs.pages import PAGES, ROOT, blocks
@@ -155,6 +156,12 @@ def _recordings(path: Path) -> None:
         recordings.make(recordings.CASES[name], path.parent).write(path.parent / f"{number}.json.gz")
 
 
+def _router_recordings(path: Path) -> None:
+    events = [["send", 0, 0], ["send", 1, 1], ["finish", 0], ["send", 2, 0]]
+    recording = {"policy": "round_robin", "settings": {}, "workers": 2, "lengths": [9, 9, 9], "events": events}
+    (path.parent / "0.json").write_text(json.dumps(recording))
+
+
 def _recording(path: Path) -> None:
     recordings.make(recordings.VLLM, path.parent).write(path)
 
@@ -174,6 +181,18 @@ def _served_several(path: Path) -> None:
 
 def _open_loop(path: Path) -> None:
     test_open_loop.write_folder(path)
+
+
+def _measured_runs(path: Path) -> None:
+    path.mkdir()
+    test_measured_runs.write_folder(path)
+
+
+def _list_of_runs(path: Path) -> None:
+    _measured_runs(Path("my-measurements"))
+    Path("my-measurements/runs.yaml").rename(path)
+    for deployment in Path("my-measurements").glob("*.yaml"):
+        shutil.copy(deployment, path.parent)
 
 
 def _batches(path: Path) -> None:
@@ -207,11 +226,14 @@ _MAKERS: dict[str, Callable[[Path], None]] = {
     "pair.yaml": _deployment,
     "exportable-pools.yaml": _exportable_pools,
     "recordings/*.json.gz": _recordings,
+    "router-recordings/*.json*": _router_recordings,
     "my-recording.json": _recording,
     "my-constants.yaml": _constants,
     "my-run": _served,
     "measured-runs/*": _served_several,
     "my-open-loop": _open_loop,
+    "my-runs": _measured_runs,
+    "my-list.yaml": _list_of_runs,
     "my-tables/tp1/attention.csv": _batches,
     "measured.csv": _silicon,
     "log.jsonl": _step_log,

@@ -27,7 +27,9 @@ def run_until(system: System, horizon_s: float = math.inf) -> la.Sim:
     """Run a system's kernels and return all their arrays."""
     fleet = FleetPlan((PoolPlan(system.plan, system.workers),), system.router)
     node_records = 50 * len(system.trace) + 1000
-    shared, (sim,) = engine.allocate(fleet, system.trace, [node_records], seed=system.seed, horizon_s=horizon_s)
+    shared, (sim,) = engine.allocate(
+        fleet, system.trace, [node_records], seed=system.seed, horizon_s=horizon_s, stamped=True
+    )
     cluster.run(shared)
     # Settings with which requests preempt each other for ever, or what is being copied fills all memory, are not looked
     # at.

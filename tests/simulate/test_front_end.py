@@ -234,8 +234,10 @@ class TestClients:
     def test_the_last_token_is_not_there_before_the_first(self, system: System, front: FrontEnd) -> None:
         table = _simulated(system, front)
         served = table.finished
-        assert (table.e2e_s[served] >= table.ttft_s[served]).all()
-        assert (table.tpot_s[served] >= 0).all()
+        # Both are sums of the same three terms, each rounded by itself.
+        rounding_s = 1e-12
+        assert (table.e2e_s[served] >= table.ttft_s[served] - rounding_s).all()
+        assert (table.tpot_s[served] >= -rounding_s).all()
 
     def test_tokens_of_one_request_come_in_order(self) -> None:
         """The last of 256 decodes on alone, in steps that are shorter than the line that its first token was in."""
