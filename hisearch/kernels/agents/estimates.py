@@ -36,9 +36,10 @@ def note_gap(sim, a, gap_s):
     else:
         weight = 1.0 / agent.gaps
     agent.gap_s += weight * (gap_s - agent.gap_s)
-    b = _bin(gap_s)
-    agents.gap_counts[b] += 1
-    agents.gap_sums_s[b] += gap_s
+    if source == al.SURVIVAL:
+        b = _bin(gap_s)
+        agents.gap_counts[b] += 1
+        agents.gap_sums_s[b] += gap_s
 
 
 @kernel

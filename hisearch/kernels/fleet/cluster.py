@@ -437,8 +437,6 @@ def run(fleet):
         if fleet.counters[fl.LATE] > fleet.config.late_requests:
             _forget_after(fleet, last)
             return last, 1, -1
-        if fleet.counters[fl.UNSTAMPED]:
-            return last, 0, -1
         fleet.counters[fl.EVENTS] += 1
         if incident <= now:
             members.happen(fleet, now)
@@ -448,6 +446,8 @@ def run(fleet):
                 _update_next_event(fleet, q)
         elif arrival <= event and arrival <= action_s:
             _arrive(fleet, r, is_open, now)
+            if fleet.counters[fl.UNSTAMPED]:
+                return last, 0, -1
         elif action_s <= event:
             _act(fleet, kv_transfer.pop(fleet), now)
         else:
