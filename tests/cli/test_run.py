@@ -265,7 +265,7 @@ def test_what_is_exported_replays_as_its_trial(
         card.replace("name: l40s", "name: our-card").replace("usd_per_hour: ", "usd_per_hour: 3")
     )
     settings = ("spec.model=mine.yaml", "spec.space.execution.accelerators=[our-card]", "spec.seed=5")
-    chosen = [word for setting in (*settings, "spec.workload.load=0.75") for word in ("--set", setting)]
+    chosen = [word for setting in (*settings, "spec.workload.load=1.5") for word in ("--set", setting)]
     recommendation = hisearch("run", "small.yaml", *chosen, "--out", "r", "-q", "--json").json["recommendation"]
     assert recommendation is not None
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "out"

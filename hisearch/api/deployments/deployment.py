@@ -242,6 +242,7 @@ def simulate_deployment(
     log: bool = False,
     catalogue: Catalogue | None = None,
     generator: GeneratorSpec | None = None,
+    carry_on: bool = True,
 ) -> SimulatedDeployment:
     """Replay a workload on one deployment.
 
@@ -259,6 +260,7 @@ def simulate_deployment(
         log: keep every step (``result.log``), for ``series``, exact ITL and timelines.
         catalogue: where names are looked up; the working directory and the shipped documents where None.
         generator: what a compiled ``trace`` was drawn from, to be carried on by; it is repeated where None.
+        carry_on: whether it is carried on at all; a study's trials at its own load are not.
 
     Raises:
         SpecError, TraceError: with file, line and key; also where the model cannot be split so.
@@ -286,7 +288,7 @@ def simulate_deployment(
             f"load {load:g}: a population of agents calls in a closed loop, in which nothing arrives faster; set its "
             "number (spec.agents.agents)"
         )
-    compiled, stretch = _at_load(compiled, load, generator, seed)
+    compiled, stretch = _at_load(compiled, load, generator, seed, carry_on)
     result = simulate_fleet(fleet, compiled, seed=seed, horizon_s=horizon_s, load=load, log=log)
     costs = pool_costs(resolved.hardware, resolved.deployment)
     cost = mean_cost(costs, resolved.deployment, result.mean_workers)
@@ -297,7 +299,7 @@ def simulate_deployment(
 
 
 def _at_load(
-    trace: CompiledTrace, load: float, generator: GeneratorSpec | None, seed: int
+    trace: CompiledTrace, load: float, generator: GeneratorSpec | None, seed: int, carry_on: bool
 ) -> tuple[CompiledTrace, Stretch | None]:
     """The trace, carried on above its own load; and the parts of its run then.
 
@@ -312,7 +314,7 @@ def _at_load(
             f"load {load:g}: all first turns of {trace.name} arrive at once, or its agents wait for each other: a "
             "closed loop has no arrival rate. Change the number of its users or agents instead"
         )
-    return steady_run(continuation, load) if load > 1.0 else (trace, None)
+    return steady_run(continuation, load) if load > 1.0 and carry_on else (trace, None)
 
 
 def plan_deployment(resolved: ResolvedDeployment) -> FleetPlan:

@@ -134,6 +134,8 @@ def replay_of(
     options = {"--load": workload.load * load, "--seed": study.seed, "--skip-bad": workload.skip_bad}
     usual = {"--load": 1.0, "--seed": 0, "--skip-bad": 0}
     words += [word for name, value in options.items() if value != usual[name] for word in (name, value)]
+    # Only loads above the study's own are simulated with a workload that is carried on.
+    words += ["--as-it-is"] * (load <= 1.0 < workload.load * load)
     if limit is not None or workload.limit is not None:
         words += ["--limit", limit if limit is not None else workload.limit]
     if down := study.availability.replicas_down:

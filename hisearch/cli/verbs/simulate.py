@@ -25,6 +25,9 @@ def simulate(
             help="Factor on the arrival rate, more than 0; above 1 the workload is carried on to a steady state.",
         ),
     ] = 1.0,
+    carry_on: Annotated[
+        bool, typer.Option("--carry-on/--as-it-is", help="Above a load of 1: carry the workload on, or replay it once.")
+    ] = True,
     settings: options.Setting = None,
     horizon_s: Annotated[
         float | None,
@@ -103,6 +106,7 @@ def simulate(
         horizon_s=math.inf if horizon_s is None else horizon_s,
         log=files.need_log,
         generator=generator_of(trace) if load > 1.0 and limit is None else None,
+        carry_on=carry_on,
     )
     files.write(simulated)
     values = marginal_values(simulated) if tier_values else []
