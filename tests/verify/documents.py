@@ -32,16 +32,16 @@ spec:
     trace:
       generator:
         requests: 400
-        arrivals: {process: poisson, rate_rps: 4.5}
-        first_input: {distribution: lognormal, mean_log: 8.0, sigma_log: 0.6, max_tokens: 12000}
+        arrivals: {process: poisson, rate_rps: 3.0}
+        first_input: {distribution: lognormal, mean_log: 7.5, sigma_log: 0.6, max_tokens: 6000}
         output: {distribution: lognormal, mean_log: 4.6, sigma_log: 0.5, max_tokens: 600}
         sessions:
           continue_probability: [0.7]
           think: {p50_s: 2.0, p90_s: 6.0}
   slo:
     terms:
-      - {metric: ttft_s, percentile: 99, at_most_s: 4.0}
-      - {metric: tpot_s, percentile: 99, at_most_s: 0.2}
+      - {metric: ttft_s, percentile: 99, at_most_s: 3.0}
+      - {metric: tpot_s, percentile: 99, at_most_s: 0.12}
   space:
     execution:
       accelerators: [l40s]
@@ -50,10 +50,10 @@ spec:
       weight_dtypes: [bf16]
       chunk_tokens: [2048]
       max_running_requests: [64]
-      max_replicas: 6
-    routing: {policies: [round_robin]}
+      max_replicas: 12
+    routing: {policies: [consistent_hashing]}
     cache: {tiers: []}
-  budget: {simulations: 12, seconds: 300}
+  budget: {simulations: 20, seconds: 300}
 """
 
 

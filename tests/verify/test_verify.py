@@ -78,9 +78,6 @@ def test_slow_decode_is_found_and_cross_checked(slow_decode: tuple[Path, Verific
     assert f"Decode (reading weights and KV) takes {factor:.3g} times" in verification.findings[0]
 
 
-@pytest.mark.xfail(
-    reason="verify on the deployment that today's router rules recommend: docs/ROADMAP.md, item 7", strict=False
-)
 def test_beyond_the_limit_values_come_with_a_warning(slow_decode: tuple[Path, Verification]) -> None:
     _, verification = slow_decode
     assert verification.overloads == []
@@ -98,9 +95,6 @@ def test_beyond_the_limit_values_come_with_a_warning(slow_decode: tuple[Path, Ve
         (("front_end_s",), {"front_end_s": 0.06}, 0.05),
         (("hits_lost",), {"hits_lost": 0.6}, 0.2),
     ],
-)
-@pytest.mark.xfail(
-    reason="verify on the deployment that today's router rules recommend: docs/ROADMAP.md, item 7", strict=False
 )
 def test_every_term_is_recovered(
     result: StudyResult, tmp_path: Path, terms: tuple[str, ...], perturbed: dict[str, Any], rel: float
@@ -268,9 +262,6 @@ def test_corrections_are_the_stated_formula(result: StudyResult) -> None:
     np.testing.assert_allclose(after.sequence_s, 5 * before.sequence_s)
 
 
-@pytest.mark.xfail(
-    reason="verify on the deployment that today's router rules recommend: docs/ROADMAP.md, item 7", strict=False
-)
 def test_the_command(
     hisearch: Hisearch,
     result: StudyResult,
