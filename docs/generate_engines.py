@@ -49,8 +49,8 @@ COMMANDS = """\
 ## What changed on the command line
 
 An export runs the release that `engine.version` names: image tags, packages and flags are its. Flags were read out of
-the argument parsers of vLLM %(vllm)s, SGLang %(sglang)s and TensorRT-LLM %(trtllm)s. A release between two of these gets
-the flags of the one before, with the changes dated up to it. An older or newer one is replaced by the nearest. The
+the argument parsers of vLLM %(vllm)s, SGLang %(sglang)s and TensorRT-LLM %(trtllm)s. A release between two of these
+gets the flags of the one before, with the changes dated up to it. An older or newer one is replaced by the nearest. The
 README of an export says either.
 """
 
