@@ -219,3 +219,8 @@ def test_marks_that_coincide_are_one_mark_with_all_names(build_input: Any) -> No
     assert twice is not None
     assert [mark.key for mark in twice.marks] == ["chosen", "cheaper"]
     assert [line for line, _ in twice.marks[0].texts] == ["Recommendation = surer", "$9 an hour"]
+    twin = dataclasses.replace(best, number=max(trial.number for trial in data.trials) + 1)
+    beside = dataclasses.replace(data, trials=(*data.trials, twin))
+    near = decision(beside, [names[0], Named("cheaper", twin, ("Cheaper", "$8.99 an hour"))])
+    assert near is not None
+    assert [line for line, _ in near.marks[0].texts] == ["Recommendation ≈ cheaper", "$9 an hour"]
