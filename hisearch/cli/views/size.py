@@ -260,7 +260,7 @@ def _go_on(result: StudyResult) -> str:
 
 
 def to_dict(result: StudyResult, asked: Asked) -> dict[str, Any]:
-    """The answer for machines; see docs/cli.md."""
+    """The answer for machines; see docs/json.md."""
     limit, cheaper = limiting(result), next_cheaper(result)
     return {
         **run_view.to_dict(result),
