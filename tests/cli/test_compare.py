@@ -9,7 +9,7 @@ from tests.cli.documents import DEPLOYMENT
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
-#: Keys of ``--json``, as docs/report.md lists them.
+#: Keys of ``--json``, as docs/json.md lists them.
 KEYS = {
     "kind", "a", "b", "workload", "same_workload", "seeds", "confidence", "question", "changes", "figures", "times",
     "parts", "drivers", "fronts", "notes", "models",
