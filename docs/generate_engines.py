@@ -35,46 +35,37 @@ space says which release runs; where it is absent, the newest known one does.
 | SGLang | %(sglang)s | recordings | likewise |
 | TensorRT-LLM | %(trtllm)s | its source, read | likewise |
 
-*Recordings* of the release's own scheduler are reproduced to the last step. TensorRT-LLM's scheduler needs its C++
-library, which needs a GPU: its rules were read in its public source and pull requests, and no recording confirms them.
-Theirs are dated by the first release behind the merge of the pull request, which may be one candidate off.
-
-A release between two known ones follows the rules dated up to it, which is said; no recording of it was compared.
+*Recordings* of the release's own scheduler are reproduced to the last step. TensorRT-LLM's needs a GPU: its rules were
+read in its source and pull requests, and no recording confirms them. Dates may be one candidate off. A release between
+two known ones follows the rules dated up to it, unrecorded; results say so.
 
 ## What changed
 
-A rule stands in the code once, beside what was done before it: `sim.config.RULE` in a kernel, the same name in the
-restatement in plain Python. To add one, add it to `hisearch/base/engine_rules.py`, and its branch to the kernel and to
-the restatement.
+A rule is `sim.config.RULE` in a kernel, and the same name in the restatement in plain Python. To add one, add it to
+`hisearch/base/engine_rules.py`, and its branch to both.
 """
 
 COMMANDS = """\
 ## What changed on the command line
 
 An export runs the release that `engine.version` names: image tags, packages and flags are its. Flags were read out of
-the argument parsers of vLLM %(vllm)s, SGLang %(sglang)s and TensorRT-LLM %(trtllm)s.
-
-- A release between two of these gets the flags of the one before, with the changes dated up to it.
-- An older or newer one is replaced by the nearest.
-
-The README of an export says either. A date is that of the first release known to have the change.
+the argument parsers of vLLM %(vllm)s, SGLang %(sglang)s and TensorRT-LLM %(trtllm)s. A release between two of these
+gets the flags of the one before, with the changes dated up to it. An older or newer one is replaced by the nearest. The
+README of an export says either.
 """
 
 PROCESS = """\
 ## How a release becomes a modelled one
 
-1. `python -m hisearch.record vllm --random 40 --seed 1 --out recordings` runs the release's own scheduler, in an
-   environment that has the engine. It needs no GPU and no weights
-   ([cli.md](cli.md#python--m-hisearchrecord-vllm--sglang)).
+1. `python -m hisearch.record vllm --random 40 --seed 1 --out recordings` runs the release's own scheduler, without GPU
+   or weights ([options](cli.md#python--m-hisearchrecord-vllm--sglang)).
 2. `hisearch validate scheduler recordings/*.json.gz` compares every step, and explains the first difference.
-   `--versions` tells how far off the rules of each modelled release are. `record vllm --with windows` adds
-   sliding windows, `--with lmcache` LMCache's connector ([figures](accuracy-details.md)).
+   `--versions` tells how far off each modelled release is ([figures](accuracy-details.md)).
 3. A difference becomes a rule: named, dated by the release that brought it, with its place in the engine's source.
-4. `docs/generate_engine_flags.py FOLDER --write` reads its flags out of its wheel; what exports have to say otherwise
+4. `docs/generate_engine_flags.py FOLDER --write` reads its flags out of its wheel. What exports have to say otherwise
    goes into `hisearch/export/engines/releases.py`.
-5. `make test-engines` repeats this for all modelled releases with fresh random cases, and reduces a difference to the
-   shortest trace that shows it. It also has each engine's own parser read exported command lines
-   ([tests/engines](../tests/engines/README.md)).
+5. `make test-engines` repeats this for all modelled releases with fresh random cases. Each engine's own parser reads
+   exported command lines ([tests/engines](../tests/engines/README.md)).
 """
 
 

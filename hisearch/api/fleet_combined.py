@@ -39,7 +39,7 @@ class CombinedDeployment:
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values; see docs/cli.md."""
+        """As plain values; see docs/json.md."""
         return {
             "deployment": self.deployment.model_dump(mode="json"),
             "feasible": self.score.feasible,

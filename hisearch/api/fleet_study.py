@@ -258,7 +258,7 @@ class FleetResult(Shown):
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values; see docs/cli.md, "Several models"."""
+        """As plain values; see docs/json.md."""
         models = [
             {
                 "model": name,

@@ -132,7 +132,7 @@ class Cell:
         return math.nan if self.simulated_tokens_per_s is None else self.simulated_tokens_per_s / self.best_tokens_per_s
 
     def to_dict(self) -> dict[str, Any]:
-        """For machines, see docs/cli.md."""
+        """For machines, see docs/json.md."""
         return {**vars(self), "ratio": None if self.simulated_tokens_per_s is None else self.ratio}
 
 

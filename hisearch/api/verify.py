@@ -158,7 +158,7 @@ class Verification(Shown):
         return write_profiles(self.profile_name, self.profiles, path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values; see docs/cli.md."""
+        """Everything as plain values; see docs/json.md."""
         data = asdict(self)
         del data["profiles"]
         data["diagnosis"]["alternatives"] = [alternative.name for alternative in self.diagnosis.alternatives]

@@ -199,7 +199,7 @@ def check_from_json(data: Mapping[str, Any]) -> Check:
 
 
 def check_to_dict(check: Check) -> dict[str, Any]:
-    """A check for machines: its fields and the verdict (docs/cli.md, "A trial")."""
+    """A check for machines: its fields and the verdict (docs/json.md)."""
     fields: dict[str, Any] = {"label": check.label}
     if isinstance(check, TermCheck):
         fields |= {"value_s": check.value_s, "bound_s": check.bound_s}

@@ -1,6 +1,7 @@
 """``hisearch list``, ``schema`` and ``doctor``."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -131,10 +132,17 @@ def test_doctor_reads_the_trace(hisearch: Hisearch, workdir: Path) -> None:
     assert "problem: long.jsonl:2" in broken.out
 
 
+def test_doctor_prints_figures_of_a_model_in_units(hisearch: Hisearch) -> None:
+    shown = hisearch("doctor", "llama-3.1-8b").out
+    assert re.search(r"^ *KV bytes per token +131,072 *$", shown, re.MULTILINE)
+    assert re.search(r"^ *weights \(GiB\) +14\.96 *$", shown, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (("doctor", "one.jsonl"), "one.jsonl is a trace file; expected a document, by"),
+        (("doctor", "one.jsonl"), "its path; `hisearch trace stats` checks a trace"),
         (("doctor", "."), ". is a folder; expected a document, by"),
         (("run", "one.jsonl"), "one.jsonl is a trace file; expected a document of kind Study, FleetStudy or SLO"),
         (("run", "./one.jsonl"), "one.jsonl: a trace file; expected a YAML document"),

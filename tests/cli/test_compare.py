@@ -9,7 +9,7 @@ from tests.cli.documents import DEPLOYMENT
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
-#: Keys of ``--json``, as docs/report.md lists them.
+#: Keys of ``--json``, as docs/json.md lists them.
 KEYS = {
     "kind", "a", "b", "workload", "same_workload", "seeds", "confidence", "question", "changes", "figures", "times",
     "parts", "drivers", "fronts", "notes", "models",
@@ -74,6 +74,7 @@ def test_mean_times_add_up_to_the_mean_of_a_request(workdir: Path) -> None:
 def test_text_for_people(hisearch: Hisearch, workdir: Path) -> None:
     ran = hisearch("compare", "pair.yaml", tiered(workdir), "--trace", "visits.yaml", "--seeds", "2")
     assert ran.code == 0
+    assert "\nfront end " in ran.out
     for heading in ("What changed", "What came of it", "Where the mean time of a request goes", "Why it differs"):
         assert f"\n{heading}\n" in ran.out
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 
 from hisearch.cli.verbs import choosing
+from hisearch.cli.views import size as view
+from hisearch.report.data.confidence import Confidence, Priced
+from hisearch.score.terms import TermCheck
+from hisearch.search.select.recommend import format_term
 from hisearch.specs.documents.catalogue import Catalogue
 from tests.cli.conftest import Hisearch
 
@@ -64,6 +69,16 @@ def test_its_json_adds_the_question_to_that_of_run(hisearch: Hisearch, workdir: 
     }  # fmt: skip
     assert data["next_cheaper"] is None
     assert data["requests"].startswith("300 requests are simulated (150 s, 15 of them above p95)")
+
+
+@pytest.mark.parametrize("feasible", [True, False])
+def test_what_is_cheaper_is_named_once(feasible: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    missed = TermCheck("ttft_p95", 2.0, 1.0)
+    trial = SimpleNamespace(feasible=feasible, deployment=None, metrics={"usd_per_hour": 2.0}, worst=missed)
+    monkeypatch.setattr(view, "next_cheaper", lambda _: trial)
+    monkeypatch.setattr(view, "_short", lambda *_: "1 × l40s")
+    result: Any = SimpleNamespace(recommendation=object(), confidence=Confidence(nominal=Priced(1, 2.0, 0.5)))
+    assert view._cheaper(result) == ("" if feasible else f"1 × l40s at $2.00 per hour: {format_term(missed)}")
 
 
 def test_nothing_within_the_budget_exits_with_99_and_the_nearest_miss(hisearch: Hisearch, workdir: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,12 @@ def test_kubernetes_schemas(exported: tuple[Path, Launch], version: str) -> None
         validator.validate(manifest, version, strict=True)
     with pytest.raises(validator.ValidationError):
         validator.validate(manifests[0] | {"spek": {}}, version, strict=True)
+
+
+def test_a_list_of_the_kubernetes_readme_has_an_item_a_line(exported: tuple[Path, Launch]) -> None:
+    text = (exported[0] / "kubernetes/README.md").read_text(encoding="utf-8")
+    assert "\n- Images: " in text
+    assert [line for line in text.splitlines() if re.search(r"[.:]\s*- [A-Z]", line)] == []
 
 
 def test_llm_d(exported: tuple[Path, Launch]) -> None:

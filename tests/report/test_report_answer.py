@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hisearch.report.data.confidence import ChanceConstrained, Confidence
+from hisearch.report.data.confidence import ChanceConstrained, Confidence, Priced
 from hisearch.report.figures.decision import NARROW, WIDE, Named, decision, use_of
 from hisearch.report.figures.tornado import tornado
 from hisearch.report.pages import answer, page, reasons
@@ -63,6 +63,22 @@ def test_the_surer_one_is_the_chance_constrained_recommendation(build_input: Any
     assert surer.effect == "91 % likely to hold the SLO, not 60 %"
     sure = trades(dataclasses.replace(data, confidence=Confidence(chance=0.97, draws=64)))[1]
     assert sure.effect == "Not needed: it holds with 97 %."
+
+
+@pytest.mark.parametrize(("dollars_less", "named"), [(0.0, False), (1.0, True)])
+def test_the_nominally_cheapest_is_named_beside_a_trade_where_it_costs_less(
+    build_input: Any, dollars_less: float, named: bool
+) -> None:
+    data = build_input()
+    trade = trades(data)[0].trial
+    assert trade is not None
+    between = Priced(trade.number, price_of(trade), 0.72)
+    nominal = Priced(data.recommendation.trial.number, price_of(trade) - dollars_less, 0.31)
+    known = Confidence(chance=0.97, draws=64, between=between, nominal=nominal)
+    cheaper = trades(dataclasses.replace(data, confidence=known))[0]
+    assert cheaper.trial is trade
+    assert cheaper.effect.startswith("72 % likely to hold the SLO, not 97 %")
+    assert ("; the cheapest, $" in cheaper.effect) == named
 
 
 def test_where_nothing_cheaper_meets_the_slo_the_nearest_miss_is_named(build_input: Any) -> None:
@@ -203,3 +219,8 @@ def test_marks_that_coincide_are_one_mark_with_all_names(build_input: Any) -> No
     assert twice is not None
     assert [mark.key for mark in twice.marks] == ["chosen", "cheaper"]
     assert [line for line, _ in twice.marks[0].texts] == ["Recommendation = surer", "$9 an hour"]
+    twin = dataclasses.replace(best, number=max(trial.number for trial in data.trials) + 1)
+    beside = dataclasses.replace(data, trials=(*data.trials, twin))
+    near = decision(beside, [names[0], Named("cheaper", twin, ("Cheaper", "$8.99 an hour"))])
+    assert near is not None
+    assert [line for line, _ in near.marks[0].texts] == ["Recommendation ≈ cheaper", "$9 an hour"]

@@ -268,10 +268,14 @@ def test_a_table_of_unknown_columns_says_where_to_map_them(write):
     proposed = refused(write("t.csv", "ts,prompt,answer\n0,10,5\n"))
     assert "t.csv:1: format not recognised by its columns (answer, prompt, ts)" in proposed
     assert "--columns arrival_s=ts,input_tokens=prompt,output_tokens=answer; run again with that" in proposed
+    dated = refused(write("t.csv", "when;prompt;answer\n2026-11-20T09:00:00Z;10;5\n"))
+    assert "--columns arrival_s=when,input_tokens=prompt,output_tokens=answer; run again with that" in dated
+    two_dates = refused(write("t.csv", "begun,done,prompt,answer\n2026-11-20,2026-11-21,10,5\n"))
+    assert "no column looks like arrival_s" in two_dates
     message = refused(write("t.csv", "a,b,c\n0,10,5\n"))
     assert "--columns arrival_s=COLUMN,input_tokens=COLUMN,output_tokens=COLUMN" in message
     assert "spec.file.columns" in message
-    assert "--format, or spec.file.format" in message
+    assert message.endswith("or name its format (--format, or spec.file.format in a Workload)")
 
 
 def test_gzip_by_content_whatever_the_name(tmp_path, write):

@@ -76,7 +76,7 @@ class SimulatedDeployment(SimulatedRun):
         return itl_percentiles(self.result, percents)
 
     def workers(self) -> list[dict[str, Any]]:
-        """One row per worker; see docs/cli.md for the keys."""
+        """One row per worker; see docs/json.md for the keys."""
         requests, workers = self.result.requests, self.result.workers
         count, span_s = len(workers.steps), self.result.makespan_s
         in_order = sorted(self.result.pools, key=lambda pool: pool.first_worker)
@@ -123,7 +123,7 @@ class SimulatedDeployment(SimulatedRun):
         }
 
     def pools(self) -> list[dict[str, Any]]:
-        """One row per pool; see docs/cli.md for the keys."""
+        """One row per pool; see docs/json.md for the keys."""
         workers, busy_s, span_s = self.workers(), self.result.workers.busy_s, self.result.makespan_s
         rows = []
         for pool, plan, mean in zip(self.result.pools, self.fleet.pools, self.result.mean_workers, strict=True):
@@ -180,7 +180,7 @@ class SimulatedDeployment(SimulatedRun):
         return sum(math.ceil(count - 1e-9) for count in used.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the individual requests, as plain values; see docs/cli.md."""
+        """Everything but the individual requests, as plain values; see docs/json.md."""
         costs, profile = self.plan.costs, self.resolved.profile.spec
         slo = None
         if self.slo is not None:

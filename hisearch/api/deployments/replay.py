@@ -116,7 +116,7 @@ class ModelShare:
         return sum(check.arrived for check in self.score.slo if isinstance(check, RejectionCheck))
 
     def to_dict(self, *, with_slo: bool) -> dict[str, Any]:
-        """As plain values; see docs/cli.md."""
+        """As plain values; see docs/json.md."""
         slo = {"feasible": self.score.feasible, "terms": [check_to_dict(check) for check in self.score.slo]}
         return {
             "model": self.model,

@@ -30,7 +30,7 @@ VALUE_STEP = 0.1
 
 
 def tier_rows(simulated: SimulatedRun) -> list[dict[str, Any]]:
-    """A row for HBM and each tier below it, of every pool with such tiers; see docs/cli.md for the keys."""
+    """A row for HBM and each tier below it, of every pool with such tiers; see docs/json.md for the keys."""
     rows: list[dict[str, Any]] = []
     bought = 0
     for p, (pool, plan) in enumerate(zip(simulated.resolved.deployment.pools, simulated.fleet.pools, strict=True)):

@@ -92,7 +92,7 @@ class LargestRate:
     run_dir: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer for machines; see docs/cli.md."""
+        """The answer for machines; see docs/json.md."""
         trial = self.trial
         return {
             "study": self.study.name,

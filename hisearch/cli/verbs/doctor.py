@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("hisearch", "numpy", "numba", "llvmlite", "scipy", "pandas", "pyarrow", "optuna", "moocore", "plotly")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+#: Facts about a model whose key is no phrase -> how they are called.
+_LABELS = {"weights_gib": "weights (GiB)", "kv_bytes_per_token": "KV bytes per token"}
 
 
 def doctor(
@@ -61,7 +63,7 @@ def doctor(
         output.print_json(facts | ({"model": about} if about else {}))
     else:
         _show(checkup, fits, problems, warnings, notes)
-        output.pairs({name.replace("_", " "): _amount(value) for name, value in about.items()})
+        output.pairs({_LABELS.get(name, name.replace("_", " ")): _amount(value) for name, value in about.items()})
     if problems:
         raise typer.Exit(ERROR)
 
@@ -183,7 +185,9 @@ def _amount(value: Any) -> str:
     """``32.8 billion`` of large counts, else as it is."""
     if isinstance(value, int | float) and value >= 1e9:
         return f"{value / 1e9:,.4g} billion"
-    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 1e3 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _misfits(checkup: Checkup, fits: list[Fit]) -> list[str]:

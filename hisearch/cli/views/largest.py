@@ -33,7 +33,7 @@ def show(answers: Sequence[LargestRate]) -> None:
 
 
 def to_dict(answers: Sequence[LargestRate]) -> dict[str, Any]:
-    """The same for machines; see docs/cli.md."""
+    """The same for machines; see docs/json.md."""
     return {
         "model": answers[0].study.resolved.model_name,
         "rate_rps": sum(answer.rate_rps for answer in answers),

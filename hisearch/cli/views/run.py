@@ -243,7 +243,7 @@ def warnings(result: StudyResult) -> tuple[str, ...]:
 
 
 def to_dict(result: StudyResult) -> dict[str, Any]:
-    """A result for machines; see docs/cli.md."""
+    """A result for machines; see docs/json.md."""
     best, headroom = result.recommendation, result.outcome.headroom
     recommendation = None
     if best is not None:
@@ -286,7 +286,7 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
 
 
 def trial_to_dict(trial: Trial) -> dict[str, Any]:
-    """A trial for machines; see docs/cli.md."""
+    """A trial for machines; see docs/json.md."""
     return {
         "trial": trial.number,
         "stage": trial.stage,

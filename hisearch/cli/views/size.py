@@ -204,12 +204,14 @@ def _held_back(limit: Limiting | None) -> str:
 
 
 def _cheaper(result: StudyResult) -> str:
-    """The nearest cheaper deployment, and why it is not recommended."""
+    """The nearest cheaper deployment, and why it is not recommended; "" where the row of chances names cheaper ones."""
     if result.recommendation is None:
         return ""
     trial = next_cheaper(result)
     if trial is None:
         return "nothing cheaper was tried"
+    if trial.feasible and result.confidence is not None and result.confidence.nominal is not None:
+        return ""
     text = f"{_short(result, trial.deployment)} at {usd(trial.metrics['usd_per_hour'])} per hour"
     if trial.feasible:
         known = result.confidence.candidates if result.confidence is not None else ()
@@ -258,7 +260,7 @@ def _go_on(result: StudyResult) -> str:
 
 
 def to_dict(result: StudyResult, asked: Asked) -> dict[str, Any]:
-    """The answer for machines; see docs/cli.md."""
+    """The answer for machines; see docs/json.md."""
     limit, cheaper = limiting(result), next_cheaper(result)
     return {
         **run_view.to_dict(result),

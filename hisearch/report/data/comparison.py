@@ -178,7 +178,7 @@ class Comparison:
         return next((figure for figure in self.figures if figure.name == name), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as ``--json`` prints them; see docs/report.md."""
+        """Plain values, as ``--json`` prints them; see docs/json.md."""
         data = asdict(self)
         for key, side in (("a", self.a), ("b", self.b)):
             data[key]["slo"] = [check_to_dict(check) for check in side.slo]

@@ -1,4 +1,4 @@
-"""How sure a recommendation is: the optional ``confidence.json`` of a run folder; docs/confidence.md has its keys.
+"""How sure a recommendation is: the optional ``confidence.json`` of a run folder; docs/json.md has its keys.
 
 All keys are optional, and unknown ones are ignored. Files of earlier versions call the candidates ``contenders`` and
 the chance-constrained recommendation ``surer``.

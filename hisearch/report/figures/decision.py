@@ -213,6 +213,8 @@ def _text_box(text: str, y: float, size: Size) -> _Box:
 def together(named: Sequence[Named], points: Mapping[int, _Point]) -> list[Named]:
     """One entry for all whose marks coincide: the first one's, with the names of all in its first line.
 
+    ``Recommended = surer`` is one trial, ``Recommended ≈ cheaper`` are two.
+
     named: most important first. points: place of each trial's mark, by its number.
     """
     kept: list[Named] = []
@@ -222,8 +224,9 @@ def together(named: Sequence[Named], points: Mapping[int, _Point]) -> list[Named
         if place is None:
             kept.append(entry)
             continue
-        first, *others = kept[place].texts
-        kept[place] = kept[place]._replace(texts=(f"{first} = {entry.texts[0].lower()}", *others))
+        (first, *others), name = kept[place].texts, entry.texts[0].lower()
+        same = kept[place].trial.number == entry.trial.number
+        kept[place] = kept[place]._replace(texts=(f"{first} {'=' if same else '≈'} {name}", *others))
     return kept
 
 

@@ -193,9 +193,9 @@ def _effect_of_cheaper(trial: Trial, data: ReportInput) -> str:
 
 
 def _cheapest(trial: Trial, data: ReportInput) -> str:
-    """The nominally cheapest, where the trade is another one: ``; the cheapest, $64.80, with 42 %``."""
+    """The nominally cheapest, where it costs less than the trade: ``; the cheapest, $64.80, with 42 %``."""
     nominal = data.confidence.nominal if data.confidence is not None else None
-    if nominal is None or nominal.trial == trial.number:
+    if nominal is None or nominal.usd_per_hour >= price_of(trial):
         return ""
     return f"; the cheapest, {usd(nominal.usd_per_hour)}, with {format_percent(nominal.chance)}"
 

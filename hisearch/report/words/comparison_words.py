@@ -90,16 +90,20 @@ def _interval(figure: Figure) -> str:
 
 def part_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
     """Part, its contribution to B's mean time, its meaning."""
-    rows = [(part.name, _signed_s(part.difference_s), PART_MEANINGS[part.name]) for part in comparison.parts]
+    rows = [(_spoken(part.name), _signed_s(part.difference_s), PART_MEANINGS[part.name]) for part in comparison.parts]
     total = sum(part.difference_s for part in comparison.parts)
     return [*rows, ("in all", _signed_s(total), "mean time of a request, B − A")] if rows else []
 
 
 def time_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
     """Mean time of a request by part, on both sides."""
-    rows = [(row.name, seconds(row.a_s), seconds(row.b_s)) for row in comparison.times]
+    rows = [(_spoken(row.name), seconds(row.a_s), seconds(row.b_s)) for row in comparison.times]
     totals = [sum(row.a_s for row in comparison.times), sum(row.b_s for row in comparison.times)]
     return [*rows, ("in all", seconds(totals[0]), seconds(totals[1]))] if rows else []
+
+
+def _spoken(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _signed_s(value_s: float) -> str:
@@ -167,4 +171,4 @@ def _main_parts(comparison: Comparison, total_s: float) -> list[str]:
         return []
     largest = sorted(comparison.parts, key=lambda part: -abs(part.difference_s))
     main = [part for part in largest if abs(part.difference_s) > 0.1 * abs(largest[0].difference_s)]
-    return [f"{part.name} {_signed_s(part.difference_s)}" for part in main]
+    return [f"{_spoken(part.name)} {_signed_s(part.difference_s)}" for part in main]

@@ -1,4 +1,4 @@
-"""``confidence.json``: a conclusion as plain data, and the recommendation read back; see docs/confidence.md."""
+"""``confidence.json``: a conclusion as plain data, and the recommendation read back; see docs/json.md."""
 
 from __future__ import annotations
 

@@ -111,8 +111,9 @@ class Catalogue:
         if not path.exists():
             return UnknownReferenceError.at(f"no {kinds or 'document'} named '{ref}'{unknown(ref, known)}")
         expected = f"a document of kind {kinds}" if kinds else "a document"
+        hint = "; `hisearch trace stats` checks a trace" if path.name.endswith(TRACE_SUFFIXES) and not kinds else ""
         return UnknownReferenceError.at(
-            f"{ref} is {_describe_path(path)}; expected {expected}, by its catalogue name or its path"
+            f"{ref} is {_describe_path(path)}; expected {expected}, by its catalogue name or its path{hint}"
         )
 
     def find_workload_file(self, ref: str, base: Path | None = None) -> Path | None:

@@ -29,7 +29,8 @@ class Range(NamedTuple):
     source: str
 
 
-#: Measured: vLLM 0.19.1 and 0.32.0 on one core of an EPYC server processor, without a model (docs/latency.md).
+#: Measured: vLLM 0.19.1 and 0.32.0 on one core of an EPYC server processor, without a model
+#: (docs/notes/2026-11-host-work.md).
 RANGES: dict[str, Range] = {
     "step_s": Range(0.0, 1.5e-3, "step", "0.1 to 1 ms of bubble between steps: vLLM issue 6854, TensorRT-LLM 13957"),
     "kernel_s": Range(0.0, 2e-6, "kernel", "about 1 us between kernels of a CUDA graph"),

@@ -69,8 +69,8 @@ def detect_format(path: Path, *, has_columns: bool = False) -> str:
         what = "fields" if container == "json" else "columns"
         seen, hint = one_line(", ".join(sorted(sample))[:80]), one_line(proposal(sample))
         message = (
-            f"format not recognised by its {what} ({seen}); {hint}; or name its format (--format, or spec.file.format "
-            f"in a Workload), one of {', '.join(TRACE_FORMATS)}"
+            f"format not recognised by its {what} ({seen}); {hint}; or name its format "
+            "(--format, or spec.file.format in a Workload)"
         )
         raise TraceError.at(message, path=path, line=1)
     return format_name

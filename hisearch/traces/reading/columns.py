@@ -47,7 +47,10 @@ _NEEDED = ("arrival_s", "input_tokens", "output_tokens")
 
 
 def propose_columns(sample: Mapping[str, Any]) -> dict[str, str]:
-    """Field -> the column that it probably is, by the columns' names and a row's values; needed fields first."""
+    """Field -> the column that it probably is, by the columns' names and a row's values; needed fields first.
+
+    Where no name says when a request arrived, the only column of dates does.
+    """
     names = {column: _plain_name(column) for column in sample}
     proposed: dict[str, str] = {}
     for field, synonyms in SYNONYMS.items():
@@ -57,6 +60,9 @@ def propose_columns(sample: Mapping[str, Any]) -> dict[str, str]:
             if column not in proposed.values() and _may_be(field, sample[column])
         }
         fitting = [column for column, rank in ranks.items() if rank >= 0]
+        if field == "arrival_s" and not fitting:
+            dates = [column for column, value in sample.items() if _is_date(value)]
+            fitting = dates if len(dates) == 1 else []
         if fitting:
             proposed[field] = min(fitting, key=ranks.__getitem__)
     return proposed
@@ -85,6 +91,10 @@ def _plain_name(column: str) -> tuple[str, ...]:
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", column).lower()
     forms = [re.sub(r"[^a-z0-9]+", "_", part).strip("_") for part in (snake, snake.rpartition(".")[2])]
     return tuple(form for name in forms for form in (name, re.sub(r"_(s|ms|us|ns|utc)$", "", name)))
+
+
+def _is_date(value: Any) -> bool:
+    return isinstance(value, str) and not value.strip().isdigit() and parse_date(value) is not None
 
 
 def _may_be(field: str, value: Any) -> bool:

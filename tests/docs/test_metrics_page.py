@@ -1,4 +1,4 @@
-"""docs/concepts.md defines every figure that a simulation is scored with."""
+"""docs/metrics.md defines every figure that a simulation is scored with."""
 
 import itertools
 import re
@@ -11,7 +11,7 @@ from tests.score.results import random_result
 
 def defined() -> set[str]:
     """Keys in the first column of the table of figures; ``ttft_*`` stands for each of the endings next to it."""
-    text = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     section = text.partition("\n## The figures of a simulation\n")[2].partition("\n## ")[0]
     rows = [re.findall(r"`([^`]+)`", row.split("|")[1]) for row in section.splitlines() if row.startswith("| `")]
     names = set(itertools.chain.from_iterable(rows))
