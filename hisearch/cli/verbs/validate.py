@@ -162,22 +162,6 @@ def scheduler(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE…", help="Recordings of an engine's scheduler, .json or .json.gz.")
     ],
-    alone: Annotated[
-        bool,
-        typer.Option(
-            "--alone",
-            help="Verify the scheduler alone: caches off, steps of equal length, against the restated rules.",
-        ),
-    ] = False,
-    step_s: Annotated[
-        float | None,
-        typer.Option(
-            "--step-s",
-            metavar="S",
-            callback=options.positive,
-            help="Length of every step with --alone; 0.02 if absent.",
-        ),
-    ] = None,
     versions: Annotated[
         bool,
         typer.Option("--versions", help="Replay by the rules of every modelled release, and tell how far off each is."),
@@ -200,29 +184,15 @@ def scheduler(
     """
     from hisearch.cli import output
     from hisearch.cli.views import validate as validate_view
-    from hisearch.validate.scheduler import ALONE_STEP_S, validate_by_release, validate_recordings
+    from hisearch.validate.scheduler import validate_by_release, validate_recordings
 
-    if step_s is not None and not alone:
-        raise typer.BadParameter("needs --alone; recordings state the latency of their steps", param_hint="--step-s")
-    if versions and alone:
-        raise typer.BadParameter("cannot be combined with --alone", param_hint="--versions")
     note_compilation(quiet)
     idle_passes: IdlePasses = "skipped" if skip_idle_passes else "repeated"
-    if versions:
-        cases = list(validate_by_release(files, idle_passes=idle_passes))
-    else:
-        cases = list(validate_recordings(files, alone=alone, step_s=step_s or ALONE_STEP_S, idle_passes=idle_passes))
+    cases = list((validate_by_release if versions else validate_recordings)(files, idle_passes=idle_passes))
     equal_files = {case.file for case in cases if case.ok}
     ok = all(case.ok or (versions and case.file in equal_files) for case in cases)
-    document = {"cases": cases, "ok": ok, "alone": alone}
-
-    def show() -> None:
-        if versions:
-            validate_view.show_releases(cases)
-        else:
-            validate_view.show(cases, alone=alone)
-
-    output.result(as_json, lambda: document, show)
+    show = validate_view.show_releases if versions else validate_view.show
+    output.result(as_json, lambda: {"cases": cases, "ok": ok}, lambda: show(cases))
     for case in cases:
         if case.error is not None:
             output.note(f"error: {case.error}")

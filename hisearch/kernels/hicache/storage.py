@@ -4,7 +4,7 @@ This is the scheduler's side; the servers in ``hicache.servers`` query, read and
 enters the queue. Admission takes it, as far as it has come, when it reaches the request.
 
 Rules: SGLang 0.5.9's ``HiRadixCache`` and ``HiCacheController``, as far as recorded; restated in
-``validate.restatement.sglang_storage``.
+``tests.reference.restatement.sglang_storage``.
 """
 
 from __future__ import annotations
