@@ -126,15 +126,6 @@ REQUEST = np.dtype(
 TOMBSTONE, FREE, ON_HOST = -1, 1, 2
 
 
-#: SGLang: a request in a waiting queue that is not simply fcfs (see ``sglang.order``).
-QUEUED = np.dtype(
-    [
-        ("key", "i8"),  # lowest first
-        ("stem", "i4"),  # lpm: trace node of the prefix by which requests are grouped, or -1
-    ],
-    align=True,
-)
-
 #: State and totals of a worker.
 WORKER = np.dtype(
     [
@@ -334,7 +325,7 @@ class Sim(Handle):
         "trees": Array(TREE, 1),
         "nodes": Array(NODE, 1),
         "node_ranks": Array(NODE_RANK, 1),
-        "queued": Array(QUEUED, 1),
+        "queued": Array(sglang_fields.QUEUED, 1),
         "tiers": Record(hl.TIERS),
         "store_tiers": Array(hl.STORE_TIER, 1),
         "users": Array("i4", 1),

@@ -18,7 +18,8 @@ import numpy as np
 from hisearch.base.policies import BENCHMARKS, TRACE_FORMATS
 from hisearch.specs.workloads.workload import TraceFileSpec
 from hisearch.traces.changes.spreading import spread_arrivals, starts_on_quantum
-from hisearch.traces.importers.measurement import Measurement, document_in, read_results
+from hisearch.traces.importers.measurement import Measurement
+from hisearch.traces.importers.results import document_in, read_results
 from hisearch.traces.reading.canonical import FORMAT, is_header
 from hisearch.traces.reading.columns import ARRIVALS, proposal
 from hisearch.traces.reading.errors import TraceError

@@ -6,9 +6,9 @@ import math
 
 from hisearch.base.policies import TraceFormat
 from hisearch.traces.importers.measured_trace import measured_trace
-from hisearch.traces.importers.measurement import (
+from hisearch.traces.importers.measurement import Measurement
+from hisearch.traces.importers.results import (
     UNITS_S,
-    Measurement,
     RequestRows,
     ResultObject,
     Results,

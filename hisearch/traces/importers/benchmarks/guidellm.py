@@ -7,14 +7,8 @@ from typing import Any
 
 from hisearch.base.policies import TraceFormat
 from hisearch.traces.importers.measured_trace import measured_trace
-from hisearch.traces.importers.measurement import (
-    Measurement,
-    RequestRows,
-    ResultObject,
-    Results,
-    rates_of,
-    read_results,
-)
+from hisearch.traces.importers.measurement import Measurement, rates_of
+from hisearch.traces.importers.results import RequestRows, ResultObject, Results, read_results
 from hisearch.traces.reading.source import Source
 from hisearch.traces.trace import Trace
 

@@ -6,8 +6,8 @@ import math
 
 from hisearch.base.policies import TraceFormat
 from hisearch.traces.importers.measured_trace import measured_trace
-from hisearch.traces.importers.measurement import (
-    Measurement,
+from hisearch.traces.importers.measurement import Measurement
+from hisearch.traces.importers.results import (
     RequestRows,
     ResultObject,
     Results,

@@ -12,17 +12,8 @@ import numpy as np
 
 from hisearch.base.policies import TraceFormat
 from hisearch.traces.importers.measured_trace import measured_trace
-from hisearch.traces.importers.measurement import (
-    PERCENTILES,
-    Measurement,
-    PerRequest,
-    RequestRows,
-    ResultObject,
-    Results,
-    check_latencies,
-    rates_of,
-    read_results,
-)
+from hisearch.traces.importers.measurement import PERCENTILES, Measurement, PerRequest, rates_of
+from hisearch.traces.importers.results import RequestRows, ResultObject, Results, check_latencies, read_results
 from hisearch.traces.reading.source import Source
 from hisearch.traces.trace import Trace
 

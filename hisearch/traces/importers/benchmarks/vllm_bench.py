@@ -5,7 +5,8 @@ from __future__ import annotations
 from hisearch.base.policies import TraceFormat
 from hisearch.traces.importers.bench_serve import measurement_of
 from hisearch.traces.importers.measured_trace import measured_trace
-from hisearch.traces.importers.measurement import Measurement, Results, read_results
+from hisearch.traces.importers.measurement import Measurement
+from hisearch.traces.importers.results import Results, read_results
 from hisearch.traces.reading.source import Source
 from hisearch.traces.trace import Trace
 
