@@ -51,7 +51,7 @@ _HOMES = {
     "SimulatedDeployment": "hisearch.api.deployments.deployment",
     "Study": "hisearch.api.studies.study",
     "StudyResult": "hisearch.api.studies.result",
-    "Verification": "hisearch.api.verify",
+    "Verification": "hisearch.api.verification",
     "advise": "hisearch.api.advise",
     "calibrate_server": "hisearch.api.drive",
     "compare_deployments": "hisearch.api.compare",

@@ -246,8 +246,8 @@ class _Answer:
         return tuple(made for made in map(point, CURVE) if made is not None)
 
     def _rate(self, what: str, deployment: DeploymentSpec, start: float, race: Race | None = None) -> Compared:
-        found = (race or self._race).search(deployment, start)
-        return Compared(what, found.load * self._own_rps if found is not None else math.nan)
+        largest = (race or self._race).search(deployment, start)
+        return Compared(what, largest.load * self._own_rps if largest is not None else math.nan)
 
     def _simpler(self, best: Carried) -> tuple[Compared, ...]:
         """What is lost by the engine's defaults, by its default batch limits alone, and by a plain router."""
