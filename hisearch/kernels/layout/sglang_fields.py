@@ -78,3 +78,6 @@ QUEUED = np.dtype(
     ],
     align=True,
 )
+
+#: Requests that joined the decodes since the newest decode step, by the end of their prefill.
+JOIN = np.dtype([("at_s", "f8"), ("requests", "i8")], align=True)

@@ -214,21 +214,6 @@ FUTILE_PREEMPTIONS = 1000
 #: each request that ends, is preempted or is admitted.
 NODES_PER_REQUEST = 12
 
-
-#: SGLang, TensorRT-LLM: a launched step, for the processing of its results.
-LAUNCH = np.dtype(
-    [
-        ("clock", "i8"),  # the worker's, including the step's decodes
-        ("chunks", "i4"),  # of prompts
-        ("partial", "i4"),  # the request among them whose prompt continues, or -1
-        ("kind", "i4"),
-    ],
-    align=True,
-)
-
-#: Requests that joined the decodes since the newest decode step, by the end of their prefill.
-JOIN = np.dtype([("at_s", "f8"), ("requests", "i8")], align=True)
-
 #: Settings of a pool. Tokens and pages are int64, seconds float64.
 CONFIG = np.dtype(
     [
@@ -375,8 +360,8 @@ class Sim(Handle):
         "residue": Array("i8", 2),
         "finish_heap": Array("i4", 2),
         "batch": Array("i4", 2),
-        "launches": Array(LAUNCH, 1),
-        "joins": Array(JOIN, 2),
+        "launches": Array(schedulers_fields.LAUNCH, 1),
+        "joins": Array(sglang_fields.JOIN, 2),
         "prompts": Array("i4", 2),
         "ends": Array("f8", 2),
         "queue_order": Array("i4", 2),

@@ -17,7 +17,7 @@ from hisearch.kernels.layout import costs as cost_layout
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import log as log_layout
-from hisearch.kernels.layout import sglang_fields
+from hisearch.kernels.layout import schedulers_fields, sglang_fields
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tree as tree_layout
 from hisearch.latency.costs import HostFloor, LateCosts, StepCosts
@@ -371,8 +371,8 @@ def allocate(
         residue=np.zeros((workers, config.page_tokens), np.int64),
         finish_heap=np.empty((workers, config.max_running), np.int32),
         batch=np.empty((workers, config.max_running), np.int32),
-        launches=records(2 * workers, la.LAUNCH),
-        joins=np.empty((workers, config.max_running if radix else 1), la.JOIN).view(np.recarray),
+        launches=records(2 * workers, schedulers_fields.LAUNCH),
+        joins=np.empty((workers, config.max_running if radix else 1), sglang_fields.JOIN).view(np.recarray),
         prompts=np.empty((2 * workers, config.max_running) if radix or by_trtllm else (1, 1), np.int32),
         ends=np.empty((2 * workers, config.max_running + 1) if ends else (1, 1), np.float64),
         queue_order=np.empty((2, count if sorts else 1), np.int32),
