@@ -123,18 +123,11 @@ def scheduler(data: Data) -> str:
         files.sort(key=lambda path: path.name.startswith(TIERED))
         # The clock of the first round's recorder of SGLang skipped passes of an idle scheduler.
         clock = ("--skip-idle-passes",) if title == "SGLang" else ()
-        cases, alone = (
-            hisearch("validate", "scheduler", *files, "-q", *more)["cases"] for more in (clock, ("--alone",))
-        )
-        for case, by_itself in zip(cases, alone, strict=True):
-            steps = [
-                f"{of['equal_steps']:,}" + ("" if of["ok"] else f" of {of['steps']:,}") for of in (case, by_itself)
-            ]
+        for case in hisearch("validate", "scheduler", *files, "-q", *clock)["cases"]:
+            steps = f"{case['equal_steps']:,}" + ("" if case["ok"] else f" of {case['steps']:,}")
             name = Path(case["file"]).name.removesuffix(".json.gz")
-            body.append([f"{title} `{name}`", str(case["requests"]), steps[0], str(case["preempted"]), steps[1]])
-    return table(
-        ("recording", "requests", "steps, all equal", "preempted or retracted", "steps alone, all equal"), body
-    )
+            body.append([f"{title} `{name}`", str(case["requests"]), steps, str(case["preempted"])])
+    return table(("recording", "requests", "steps, all equal", "preempted or retracted"), body)
 
 
 def cache(data: Data) -> str:

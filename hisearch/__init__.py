@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hisearch.api.studies.stored_run import load_run as load_run
     from hisearch.api.studies.study import Study as Study
     from hisearch.api.studies.study import load_study as load_study
-    from hisearch.api.verify import Verification as Verification
+    from hisearch.api.verification import Verification as Verification
     from hisearch.api.verify import verify_deployment as verify_deployment
     from hisearch.api.verify import verify_run as verify_run
     from hisearch.traces.stats import trace_stats as trace_stats
@@ -51,7 +51,7 @@ _HOMES = {
     "SimulatedDeployment": "hisearch.api.deployments.deployment",
     "Study": "hisearch.api.studies.study",
     "StudyResult": "hisearch.api.studies.result",
-    "Verification": "hisearch.api.verify",
+    "Verification": "hisearch.api.verification",
     "advise": "hisearch.api.advise",
     "calibrate_server": "hisearch.api.drive",
     "compare_deployments": "hisearch.api.compare",

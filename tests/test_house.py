@@ -127,6 +127,32 @@ def test_no_folder_is_crowded() -> None:
     assert not crowded
 
 
+#: Most lines of a module: a longer one says two things. Those that are still longer: none may join them.
+MOST_LINES = 400
+STILL_LONG = {"hisearch.kernels.vllm.offload", "hisearch.record.vllm"}
+
+
+def test_no_module_is_long() -> None:
+    lines = {name: len(path.read_bytes().splitlines()) for name, path in KNOWN.items()}
+    assert {name for name, count in lines.items() if count > MOST_LINES} == STILL_LONG
+
+
+#: Names that say nothing of what they hold.
+EMPTY_NAMES = {"found", "here", "one"}
+
+
+@pytest.mark.parametrize("path", sorted(KNOWN.values()), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_names_say_what_they_hold(path: Path) -> None:
+    """Of variables, parameters, functions and classes."""
+    named = {
+        node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else node.name
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.arg | ast.FunctionDef | ast.ClassDef)
+        or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    }
+    assert not named & EMPTY_NAMES
+
+
 def _record_fields() -> set[str]:
     """Fields of every record and of every table of arrays that kernels see."""
     fields = set[str]()

@@ -241,7 +241,12 @@ def _changes(current: SimulatedDeployment, result: StudyResult) -> tuple[Changed
     # Commands are of the release that runs.
     then = then.model_copy(update={"engine": then.engine.model_copy(update={"version": now.engine.version})})
     launches = (
-        Launch(now, current.resolved.model.spec, current.resolved.accelerators[now.accelerator].spec, _tokens(current)),
+        Launch(
+            now,
+            current.resolved.model.spec,
+            current.resolved.accelerators[now.accelerator].spec,
+            current.plan.kv_capacity_tokens,
+        ),
         launch_of(result.resolved, then, result.simulation.kv_capacity_tokens(best.trial.deployment.pool)),
     )
     try:
@@ -253,10 +258,6 @@ def _changes(current: SimulatedDeployment, result: StudyResult) -> tuple[Changed
         for flag in dict.fromkeys((*before, *after))
         if before.get(flag, "off") != after.get(flag, "off")
     )
-
-
-def _tokens(current: SimulatedDeployment) -> int:
-    return current.plan.kv_capacity_tokens
 
 
 def _flags(launch: Launch) -> dict[str, str]:

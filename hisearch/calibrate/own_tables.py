@@ -30,6 +30,7 @@ from hisearch.calibrate.tables import COLUMNS, Tables
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.specs.base import DTYPE_BYTES
 from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.wording import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,17 +95,15 @@ def check_fit_for(tables: Tables, accelerator: AcceleratorSpec, folder: Path) ->
     """
     absent = [f"{name}.csv" for name in NEEDED if name not in tables.frames]
     if absent:
-        raise ValueError(f"{folder}: {', '.join(absent)}: not there (or .parquet); every profile needs {_listed()}")
+        raise ValueError(
+            f"{folder}: {', '.join(absent)}: not there (or .parquet); every profile needs {listed(NEEDED)}"
+        )
     for name in NEEDED:
         frame, where = tables.frames[name], folder / tables.sources[name]
         most = frame[_format_of(name)].value_counts().max()
         if most < LEAST_POINTS:
             raise ValueError(f"{where}: {most} rows of one format; a law is fitted on {LEAST_POINTS} and more")
         _check_seconds(_least_s(name, frame, accelerator), frame["latency_s"].to_numpy(float), where)
-
-
-def _listed() -> str:
-    return f"{', '.join(NEEDED[:-1])} and {NEEDED[-1]}"
 
 
 def _read(path: Path, name: str) -> pd.DataFrame:

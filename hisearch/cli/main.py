@@ -24,9 +24,9 @@ from hisearch.cli.verbs import (
     simulate,
     size,
     trace,
-    validate,
     verify,
 )
+from hisearch.cli.verbs.validate.app import app as validate
 
 app = typer.Typer(
     name="hisearch",
@@ -64,7 +64,7 @@ app.command("run")(run.run)
 app.command("size")(size.size)
 app.command("simulate")(simulate.simulate)
 app.add_typer(trace.app, name="trace")
-app.add_typer(validate.app, name="validate")
+app.add_typer(validate, name="validate")
 app.command("report")(folder.report)
 app.command("export")(folder.export)
 app.command("observe")(observe.observe)

@@ -11,9 +11,9 @@ from hisearch.export.engines.agents import notes as notes_on_agents
 from hisearch.export.engines.alternative import on_other_engine, other_engine
 from hisearch.export.engines.cache_tiers import hicache_gb_per_rank, is_moved_by
 from hisearch.export.engines.cache_tiers import notes as notes_on_tiers
-from hisearch.export.engines.flags import vllm_block_size, vllm_blocks
 from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.engines.releases import is_changed
+from hisearch.export.engines.vllm_cache import vllm_block_size, vllm_blocks
 from hisearch.export.engines.weights import loading, weights_to_bring
 from hisearch.export.files import write_export
 from hisearch.export.platforms import scripts

@@ -92,8 +92,8 @@ class Metrics:
             if rows:
                 return [
                     value
-                    for found, value in rows
-                    if all(found.get(label) == wanted for label, wanted in labels.items()) and math.isfinite(value)
+                    for row_labels, value in rows
+                    if all(row_labels.get(label) == wanted for label, wanted in labels.items()) and math.isfinite(value)
                 ]
         return []
 

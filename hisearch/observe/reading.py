@@ -159,3 +159,8 @@ def as_value(text: str) -> Value:
 def first_text(values: Iterable[Any]) -> str:
     """The first that is a text and not empty; "" where none is."""
     return next((value for value in values if isinstance(value, str) and value), "")
+
+
+def kv_dtype_of(name: str) -> str:
+    """The KV cache's format by an engine's word for it; ``auto`` is the format of the model's activations."""
+    return {"auto": "bf16", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}.get(name, name.partition("_")[0])

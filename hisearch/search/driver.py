@@ -20,7 +20,7 @@ from hisearch.search.select.headroom import headroom, largest_load
 from hisearch.search.select.pareto import front
 from hisearch.search.select.recommend import nearest_miss, recommend, recommended
 from hisearch.search.stages.ending import Ending, Untried
-from hisearch.search.stages.execution import ExecutionReport
+from hisearch.search.stages.execution_report import ExecutionReport
 from hisearch.search.stages.screening import combinations, screen
 from hisearch.specs.studies.study import AT_OTHER_LOADS
 from hisearch.specs.wording import counted

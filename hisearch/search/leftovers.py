@@ -20,7 +20,7 @@ from hisearch.search.stages.ending import (
     untried_replicas,
     untried_settings,
 )
-from hisearch.search.stages.execution import ExecutionReport
+from hisearch.search.stages.execution_report import ExecutionReport
 from hisearch.specs.wording import counted
 
 #: Cache tiers may still bring a cheaper deployment if the last one came within this share of the search's latest

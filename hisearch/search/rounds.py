@@ -20,7 +20,7 @@ from hisearch.search.select.pareto import front
 from hisearch.search.select.recommend import recommended
 from hisearch.search.stages.cache import search_cache
 from hisearch.search.stages.ending import Untried
-from hisearch.search.stages.execution import ExecutionReport
+from hisearch.search.stages.execution_report import ExecutionReport
 from hisearch.search.stages.routing import STAGE as ROUTING
 from hisearch.search.stages.routing import search_routing, simulate_as_sized
 from hisearch.search.stages.shortlist import configs_of, deployment

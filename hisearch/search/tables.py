@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hisearch.search.model.candidates import Candidate, Cluster, Kept
 from hisearch.search.model.deployments import describe, worker_parameters
 from hisearch.search.model.trial import Trial
-from hisearch.search.stages.execution import ExecutionReport
+from hisearch.search.stages.execution_report import ExecutionReport
 
 if TYPE_CHECKING:
     import pandas as pd

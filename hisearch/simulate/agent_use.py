@@ -55,7 +55,7 @@ def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[Object
     return tuple(
         ObjectUse(
             calls=int(worker.requests),
-            found=int(loader.found),
+            resident_calls=int(loader.resident_calls),
             loads=int(loader.loads),
             loads_ahead=int(loader.loads_ahead),
             used_ahead=int(loader.used_ahead),

@@ -246,12 +246,12 @@ def _with_endings(plan: FleetPlan, trace: CompiledTrace) -> FleetPlan:
     arrays = trace.arrays
     stated = trace.ignore_eos or bool((arrays.max_output_tokens > arrays.output_tokens).any())
 
-    def told(worker: WorkerPlan) -> WorkerPlan:
+    def with_ending(worker: WorkerPlan) -> WorkerPlan:
         if worker.ignore_eos:
             return worker
         return replace(worker, ignore_eos=bool(trace.ignore_eos), limits_stated=stated)
 
-    return replace(plan, pools=tuple(replace(pool, plan=told(pool.plan)) for pool in plan.pools))
+    return replace(plan, pools=tuple(replace(pool, plan=with_ending(pool.plan)) for pool in plan.pools))
 
 
 def _log_limit(trace: CompiledTrace) -> int:

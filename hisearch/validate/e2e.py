@@ -22,8 +22,6 @@ from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.device_memory.plan import plan_memory
 from hisearch.latency.estimators.tables import TablesEstimator, TablesWorker
 from hisearch.latency.priced import PricedWorker
-from hisearch.latency.step_cost import step_seconds
-from hisearch.latency.tabulate import counted
 from hisearch.simulate import WorkerPlan, simulate
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.hardware import AcceleratorSpec
@@ -32,11 +30,7 @@ from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.reading.source import Requests
 from hisearch.validate.e2e_case import MeasuredCase, read_case
-from hisearch.validate.lockstep import Batch, serve
 from hisearch.validate.recorded_trace import trace_of
-from hisearch.validate.restatement.content import BlockContent
-from hisearch.validate.restatement.recording import Request
-from hisearch.validate.restatement.vllm import VllmConfig
 
 #: Default profile with an engine's and a machine's constants; those of single machines add the accelerator's name.
 PROFILE = "vllm-tables"
@@ -125,8 +119,6 @@ class ReadyCase:
 
     def simulated(self, costs: CompiledCosts) -> Times:
         """Its requests on steps of ``costs``."""
-        if self.case.split.attention_data > 1:
-            return _served_in_lockstep(self.case, self.worker, costs, self.kv_capacity_tokens)
         return _served(self.case, costs, self.kv_capacity_tokens)
 
 
@@ -215,10 +207,11 @@ def _trace(case: MeasuredCase) -> CompiledTrace:
 
 
 def _served(case: MeasuredCase, costs: CompiledCosts, capacity_tokens: int) -> Times:
-    """Serve by the kernels, with one replica for each data-parallel engine."""
+    """Serve with a replica for each data-parallel engine, or a single one whose engines step together."""
     # A simulation does not read the memory plan of a worker.
-    plan = WorkerPlan(case.engine, costs, None, capacity_tokens, ignore_eos=True)  # type: ignore[arg-type]
-    result = simulate(plan, _trace(case), replicas=case.arguments.data_parallel_size, log=True)
+    plan = WorkerPlan(case.engine, costs, None, capacity_tokens, ignore_eos=True, split=case.split)  # type: ignore[arg-type]
+    replicas = case.arguments.data_parallel_size // case.split.attention_data
+    result = simulate(plan, _trace(case), replicas=replicas, log=True)
     assert result.log is not None
     requests = result.requests
     if not requests.finished.all():
@@ -228,58 +221,6 @@ def _served(case: MeasuredCase, costs: CompiledCosts, capacity_tokens: int) -> T
     at = np.searchsorted(passes, requests.arrival_s)
     queued = np.minimum(passes[np.minimum(at, len(passes) - 1)], requests.scheduled_s)
     return Times(np.maximum(queued, requests.arrival_s), requests.first_token_s, requests.finish_s)
-
-
-def _served_in_lockstep(case: MeasuredCase, worker: TablesWorker, costs: CompiledCosts, tokens: int) -> Times:
-    engine, block = case.engine, case.arguments.block_size
-    config = VllmConfig(
-        max_num_seqs=engine.max_running_requests,
-        max_tokens=engine.chunk_tokens,
-        num_blocks=tokens // block + 1,
-        block_size=block,
-        prefix=engine.prefix_caching,
-        chunked_prefill=engine.chunked_prefill,
-        async_scheduling=engine.overlap,
-    )
-    requests = [
-        Request(index, row.sent_s, row.input_tokens, row.output_tokens, row.output_tokens, content)
-        for index, row in enumerate(case.requests)
-        for content in [BlockContent(index, row.block_ids, block)]
-    ]
-    limit = engine.chunk_tokens * case.split.attention_data
-    shared = counted(worker.shared_s, limit)
-    attention = costs.seconds._replace(token_s=counted(worker.own_s, engine.chunk_tokens), floor=None)
-    floor = costs.seconds.floor
-
-    def cost(batches: list[Batch]) -> float:
-        """The slowest engine's attention part, then the experts for all tokens; at least an engine's host time.
-
-        CUDA graphs pad all engines to the largest batch.
-        """
-        formed = [batch for batch in batches if batch[0] or batch[1]]
-        tokens = [sum(new for new, _ in chunks) + len(decodes) for chunks, decodes, _ in batches]
-        graphs = worker.overhead.graph_batches
-        if graphs and max(tokens) <= graphs[-1]:
-            padded = next(size for size in graphs if size >= max(tokens))
-            tokens = [padded] * len(tokens)
-        parts = [
-            step_seconds(attention, chunks, [context + 1 for context in decodes], sampling)
-            for chunks, decodes, sampling in formed
-        ]
-        device = max(parts) + float(shared[sum(tokens)])
-        if floor is None:
-            return device
-        host = [
-            floor.seconds(
-                len(chunks) + len(decodes), sum(new for new, _ in chunks) + len(decodes), prompts=bool(chunks)
-            )
-            for chunks, decodes, _ in formed
-        ]
-        return max(device, *host)
-
-    served = serve(config, case.split.attention_data, requests, cost)  # type: ignore[arg-type]
-    by_request = (served.queued_s, served.first_token_s, served.finish_s)
-    return Times(*(np.array([times_s[k] for k in range(len(requests))]) for times_s in by_request))
 
 
 def _row(

@@ -1,12 +1,12 @@
-"""Schedules of a recording's requests: by the engine itself, by the kernels, by the restatement of its rules.
+"""Schedules of a recording's requests: by the engine itself and by the kernels.
 
-All three are a ``Run``, in which a request is its index in the order of (arrival, id).
+Both are a ``Run``, in which a request is its index in the order of (arrival, id).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast, get_args, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -19,13 +19,9 @@ from hisearch.simulate.plans.groups_plan import GroupsPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
-from hisearch.validate.recorded_trace import compiled_trace, declared_limit
-from hisearch.validate.recording import EngineRecording, LmcacheSettings, RequestRow, SglangSettings, VllmSettings
-from hisearch.validate.restatement import sglang, vllm, vllm_groups
-from hisearch.validate.restatement.content import BlockContent
-from hisearch.validate.restatement.recording import Cost, Recording, Request, Step
-from hisearch.validate.restatement.sglang_host_config import HostTierConfig
-from hisearch.validate.restatement.sglang_state import SglangConfig
+from hisearch.validate.hicache_settings import HostTierConfig
+from hisearch.validate.recorded_trace import compiled_trace
+from hisearch.validate.recording import EngineRecording, LmcacheSettings, SglangSettings, VllmSettings
 from hisearch.validate.step_law import StepLaw, parse_step_law
 
 #: Names of the kinds of logged steps; vLLM has only one.
@@ -34,8 +30,6 @@ _KINDS = ("", "prefill", "decode", "mixed")
 _NO_CHUNK_TOKENS = 2**31 - 1
 #: Capacity of a recorded storage tier, which is unlimited.
 _NO_LIMIT_TOKENS = 2**40
-#: Schedule policies of SGLang that look at the cache; without a cache the engine uses fcfs.
-_CACHE_AWARE = ("lpm", "dfs-weight")
 
 
 class Decision(NamedTuple):
@@ -91,18 +85,6 @@ def recorded_law(recording: EngineRecording) -> StepLaw:
         raise recording.error("step_latency_s", str(error)) from None
 
 
-def without_cache(recording: EngineRecording) -> EngineRecording:
-    """The same requests and settings with every cache off, also the host tier; every hit is then 0."""
-    settings = recording.settings
-    if isinstance(settings, VllmSettings):
-        off: VllmSettings | SglangSettings = settings.model_copy(update={"prefix": False})
-    else:
-        policy = "fcfs" if settings.schedule_policy in _CACHE_AWARE else settings.schedule_policy
-        update = {"disable_radix_cache": True, "hicache": None, "schedule_policy": policy}
-        off = settings.model_copy(update={**update, "radix_eviction_policy": "lru"})
-    return replace(recording, settings=off)
-
-
 def recorded_run(recording: EngineRecording) -> Run:
     """The engine's decisions.
 
@@ -110,7 +92,7 @@ def recorded_run(recording: EngineRecording) -> Run:
         RecordingError: the file holds no steps.
     """
     if recording.steps is None or recording.first_token_s is None or recording.finish_s is None:
-        raise recording.error("steps", "required, and missing (--alone needs none)")
+        raise recording.error("steps", "required, and missing")
     index = {row.id: position for position, row in enumerate(recording.requests)}
     steps = []
     for step in recording.steps:
@@ -331,78 +313,3 @@ def _refuse_long_requests(recording: EngineRecording, window_tokens: int) -> Non
                 f"request {row.id} of {row.input_tokens} + {row.output_tokens} tokens exceeds {window_tokens}; how the "
                 "engine cuts it is not simulated",
             )
-
-
-def restated_run(recording: EngineRecording, law: StepLaw) -> Run:
-    """Decisions by the rules restated in plain Python, under the recording's settings and ``law``.
-
-    Raises:
-        RecordingError: a request that the engine would refuse, settings on which it would fail, or a setting that the
-            restatement does not have.
-    """
-    settings = recording.settings
-
-    def cost(chunks: list[tuple[int, int]], decodes: list[int], sampling: int) -> float:
-        del sampling
-        return law.seconds([*chunks, *((1, context) for context in decodes)])
-
-    requests = [_restated(index, row, recording) for index, row in enumerate(recording.requests)]
-    try:
-        if isinstance(settings, VllmSettings):
-            done = _replay_vllm(recording, settings, requests, cost)
-        else:
-            done = _replay_sglang(recording, settings, requests, cost)
-    except (ValueError, RuntimeError) as error:
-        raise recording.error("", f"the engine cannot serve this: {error}") from None
-    count = len(requests)
-    return Run(
-        [_restated_step(step, recording.engine) for step in done.steps],
-        np.array([done.first_token_s.get(index, np.nan) for index in range(count)]),
-        np.array([done.finish_s.get(index, np.nan) for index in range(count)]),
-        np.array([done.reused_tokens.get(index, 0) for index in range(count)]),
-    )
-
-
-def _replay_vllm(recording: EngineRecording, settings: VllmSettings, requests: list[Request], cost: Cost) -> Recording:
-    given = settings.model_dump()
-    if settings.has_windows:
-        return vllm_groups.replay(vllm_groups.GroupsConfig.from_recording(given, recording.version), requests, cost)
-    return vllm.replay(vllm.VllmConfig.from_recording(given, recording.version), requests, cost)
-
-
-def _replay_sglang(
-    recording: EngineRecording, settings: SglangSettings, requests: list[Request], cost: Cost
-) -> Recording:
-    policies = get_args(get_type_hints(SglangConfig)["schedule_policy"])
-    if settings.schedule_policy not in policies:
-        raise recording.error(
-            "config.schedule_policy", f"{settings.schedule_policy} is not restated; known: {', '.join(policies)}"
-        )
-    try:
-        config = SglangConfig.from_recording(settings.model_dump(), recording.version)
-        config = replace(config, jumps=recording.jumps)
-    except ValueError as error:
-        raise recording.error("config", str(error)) from None
-    return sglang.replay(config, requests, cost)
-
-
-def _restated(index: int, row: RequestRow, recording: EngineRecording) -> Request:
-    """A request whose output length the engine knows."""
-    content = BlockContent(index, row.block_ids, recording.block_tokens)
-    limit = declared_limit(recording, row)
-    return Request(
-        index,
-        row.arrival_s,
-        row.input_tokens,
-        row.output_tokens,
-        limit,
-        content,
-        row.priority,
-        row.max_output_tokens is None,
-    )
-
-
-def _restated_step(step: Step, engine: EngineName) -> Decision:
-    batch = [(cast(int, entry.id), entry.computed, entry.new) for entry in step.batch]
-    pool = step.pool if engine == "sglang" else None
-    return Decision(step.start_s, step.scheduled_s, step.end_s, step.kind, batch, step.preempted, pool)

@@ -3,10 +3,6 @@
 A step is equal if its batch (requests, their order, tokens computed before and in it), the requests preempted or
 retracted meanwhile, its kind (SGLang) and its times (within 1e-6 s) are equal. Steps are compared by number: missing
 and extra ones differ.
-
-Alone: every cache is off and every step takes the same time, so that only the scheduler decides. The reference is then
-the restatement of the engine's rules in plain Python (``hisearch.validate.restatement``), which reproduces the
-recordings. The recording's own steps and times are ignored.
 """
 
 from __future__ import annotations
@@ -23,15 +19,11 @@ from hisearch.base.engine_rules import MODELLED
 from hisearch.specs.base import EngineName
 from hisearch.validate.difference import TOLERANCE_S, FirstDifference, equal_steps, first_difference
 from hisearch.validate.recording import EngineRecording, RecordingError, read_recording
-from hisearch.validate.replay import Run, recorded_law, recorded_run, restated_run, simulated_run, without_cache
-from hisearch.validate.step_law import StepLaw
+from hisearch.validate.replay import Run, recorded_law, recorded_run, simulated_run
 
 #: Passes of an idle SGLang scheduler with requests waiting and copies under way: the engine repeats them at once, the
 #: clock of the first recordings skipped them up to the next event. A recording does not say which.
 IdlePasses = Literal["repeated", "skipped"]
-
-#: Length of every step where the scheduler is verified alone, seconds.
-ALONE_STEP_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -76,29 +68,18 @@ class SchedulerCase:
     ok: bool = False
 
 
-def validate_recording(
-    path: Path, *, alone: bool = False, step_s: float = ALONE_STEP_S, idle_passes: IdlePasses = "repeated"
-) -> SchedulerCase:
+def validate_recording(path: Path, *, idle_passes: IdlePasses = "repeated") -> SchedulerCase:
     """Replay a recording and compare every step and every request.
 
     Args:
         path: a recording, ``.json`` or ``.json.gz``.
         idle_passes: the clock of its recorder (see ``IdlePasses``).
-        alone: verify the scheduler alone (see the module's documentation).
-        step_s: length of every step then, seconds.
 
     Raises:
         RecordingError: the file cannot be used, or has settings that are not simulated.
-        ValueError: ``step_s`` is not positive.
         OSError: the file cannot be read.
     """
-    if not (step_s > 0 and math.isfinite(step_s)):
-        raise ValueError(f"step_s must be a positive number, not {step_s}")
     recording = _read(path, idle_passes)
-    if alone:
-        recording = without_cache(recording)
-        law = StepLaw(step_s, 0.0, 0.0)
-        return _compare(recording, restated_run(recording, law), simulated_run(recording, law))
     law = recorded_law(recording)
     return _compare(recording, recorded_run(recording), simulated_run(recording, law))
 
@@ -107,13 +88,7 @@ def _read(path: Path, idle_passes: IdlePasses) -> EngineRecording:
     return replace(read_recording(path), jumps=idle_passes == "skipped")
 
 
-def validate_recordings(
-    paths: Iterable[Path],
-    *,
-    alone: bool = False,
-    step_s: float = ALONE_STEP_S,
-    idle_passes: IdlePasses = "repeated",
-) -> Iterator[SchedulerCase]:
+def validate_recordings(paths: Iterable[Path], *, idle_passes: IdlePasses = "repeated") -> Iterator[SchedulerCase]:
     """``validate_recording`` for several; an unusable one yields a case with its ``error``, and the others go on.
 
     Yields:
@@ -121,7 +96,7 @@ def validate_recordings(
     """
     for path in paths:
         try:
-            yield validate_recording(path, alone=alone, step_s=step_s, idle_passes=idle_passes)
+            yield validate_recording(path, idle_passes=idle_passes)
         except (RecordingError, OSError) as error:
             yield _unusable(path, error)
 

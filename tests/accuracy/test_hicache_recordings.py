@@ -18,12 +18,13 @@ from hisearch.traces.compiled import CompiledTrace
 from hisearch.validate.recorded_trace import compiled_trace
 from hisearch.validate.recording import EngineRecording, read_recording
 from hisearch.validate.replay import recorded_law as law_of
-from hisearch.validate.replay import recorded_run, restated_run, worker_plan
-from hisearch.validate.restatement import sglang
-from hisearch.validate.restatement.recording import Recording, Step
-from hisearch.validate.restatement.sglang_state import SglangConfig
+from hisearch.validate.replay import recorded_run, worker_plan
 from tests.accuracy import test_sglang_recordings as without_tiers
 from tests.reference.recorded import load_recording, recorded_law, recorded_requests, shared_directory
+from tests.reference.restated import restated_run
+from tests.reference.restatement import sglang
+from tests.reference.restatement.recording import Recording, Step
+from tests.reference.restatement.sglang_state import SglangConfig
 
 HOST_CASES = ["hicache_selective", "hicache_write_back", "hicache_write_through"]
 STORAGE_CASES = ["storage_best_effort", "storage_slow_copies", "storage_timeout", "storage_wait_complete"]

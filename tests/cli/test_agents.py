@@ -49,7 +49,7 @@ def test_what_objects_did_is_said_in_words_and_in_json(hisearch: Hisearch, workd
     (use,) = hisearch("simulate", "one.yaml", "--trace", "society.yaml", "--json").json["objects"]
     assert use["calls"] == 200
     assert use["loads"] >= 30
-    assert 0 < use["found"] < 200
+    assert 0 < use["resident_calls"] < 200
     adapter = adapter_elements(Catalogue().get("Model", "qwen2.5-7b").spec, AdaptersSpec(rank=16), 1)
     assert use["host_bytes"] == 30 * adapter * 2
     assert "2.26 GiB in host memory" in ran.out

@@ -283,7 +283,7 @@ def _check_disk_link(sim: la.Sim) -> None:
             tokens += int(sim.hosts[w].fetched_tokens)
             if job >= 0:
                 batch = BATCH_PAGES * int(sim.config.page_tokens)
-                tokens += min(int(sim.fetches[job].found - sim.fetches[job].read), batch)
+                tokens += min(int(sim.fetches[job].stored_tokens - sim.fetches[job].read), batch)
             busy_s += float(loader.read_s + loader.read_wasted_s)
             reads += int(loader.reads) + (loader.reading >= 0)
             if loader.reading >= 0:

@@ -26,14 +26,14 @@ from hisearch.specs.deployments.engine_settings import EVICTIONS_SINCE
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
 from hisearch.specs.deployments.tiers import KV_CONNECTORS
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
-from hisearch.validate.restatement import sglang, vllm
-from hisearch.validate.restatement.recording import Request
-from hisearch.validate.restatement.sglang_state import SglangConfig
-from hisearch.validate.restatement.splitmix import SplitMix64
-from hisearch.validate.restatement.transfers import CopyLaw
 from tests.reference import lmcache, vllm_offload
 from tests.reference.cluster import Cluster, ClusterOutcome, Worker
 from tests.reference.random_traces import TraceShape, random_trace
+from tests.reference.restatement import sglang, vllm
+from tests.reference.restatement.recording import Request
+from tests.reference.restatement.sglang_state import SglangConfig
+from tests.reference.restatement.splitmix import SplitMix64
+from tests.reference.restatement.transfers import CopyLaw
 from tests.reference.router import RouterConfig
 from tests.reference.trtllm import TrtllmWorker
 from tests.reference.trtllm_state import AT_ONCE, TrtllmConfig

@@ -16,9 +16,6 @@ from hisearch.simulate import Result
 from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.engine import EngineStuck
 from hisearch.specs.deployments.deployment import EngineSpec
-from hisearch.validate.restatement.recording import step_seconds as batch_seconds
-from hisearch.validate.restatement.transfers import CopyLaw
-from hisearch.validate.restatement.vllm import StuckError
 from tests.kernels.systems import (
     ENGINES,
     System,
@@ -37,6 +34,9 @@ from tests.kernels.systems import (
 )
 from tests.reference.cluster import ClusterOutcome
 from tests.reference.random_traces import TraceShape
+from tests.reference.restatement.recording import step_seconds as batch_seconds
+from tests.reference.restatement.transfers import CopyLaw
+from tests.reference.restatement.vllm import StuckError
 from tests.reference.vllm_offload_store import OffloadConfig
 
 

@@ -18,12 +18,12 @@ from hisearch.simulate.arrays import chunks as chunk_arrays
 from hisearch.simulate.plans.tier_plan import TransferLaw
 from hisearch.simulate.results.tier_series import tier_series
 from hisearch.specs.deployments.deployment import EngineSpec
-from hisearch.validate.restatement.content import PathContent
-from hisearch.validate.restatement.transfers import CopyLaw
 from tests.kernels.invariants import run_until
 from tests.kernels.systems import System, examples, lmcache_systems, offload_systems, settled
 from tests.reference.cluster import tree_path
 from tests.reference.lmcache import LmcacheConfig, LmcacheTier
+from tests.reference.restatement.content import PathContent
+from tests.reference.restatement.transfers import CopyLaw
 from tests.reference.vllm_offload_store import OffloadConfig
 
 LAW = CopyLaw(1e-4, 4e-6)

@@ -17,7 +17,6 @@ from hisearch.latency.step_cost import decode_step_seconds, law_costs, step_seco
 from hisearch.simulate import simulate
 from hisearch.simulate.arrays.pool import kernel_costs
 from hisearch.specs.deployments.deployment import EngineSpec
-from hisearch.validate.lockstep import Batch, serve
 from tests.kernels.systems import (
     LAW,
     System,
@@ -37,6 +36,7 @@ from tests.kernels.test_cost import _contexts, _requests
 from tests.kernels.test_lockstep_steps import SHAPE, lockstep_plan, shared_seconds
 from tests.reference.cluster import requests_of
 from tests.reference.random_traces import random_trace
+from tests.reference.restatement.vllm_lockstep import Batch, serve
 
 NO_FLOOR = HostFloor()
 #: From nothing at all to more than any step here takes.

@@ -12,12 +12,12 @@ from hisearch.kernels.layout import hicache as hl
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Outcome, Result
 from hisearch.simulate.engine import EngineOutOfMemory
-from hisearch.validate.restatement import sglang
-from hisearch.validate.restatement.recording import Recording
-from hisearch.validate.restatement.sglang_cache import OutOfMemoryError
-from hisearch.validate.restatement.splitmix import SplitMix64
 from tests.kernels.systems import LAW, SHUFFLE_STREAMS, examples
 from tests.kernels.tier_systems import TieredSystem, stores, tiered
+from tests.reference.restatement import sglang
+from tests.reference.restatement.recording import Recording
+from tests.reference.restatement.sglang_cache import OutOfMemoryError
+from tests.reference.restatement.splitmix import SplitMix64
 
 EVENTS = {hl.REVOKED: "revoked", hl.READING: "reading", hl.READ: "read"}
 

@@ -1,4 +1,4 @@
-"""vLLM's data-parallel engines with a connector each: the kernels against ``validate.lockstep``."""
+"""vLLM's data-parallel engines with a connector each: the kernels against ``vllm_lockstep``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hypothesis import assume, given
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Outcome, Result
 from hisearch.simulate.engine import EngineOutOfMemory, EngineStuck
-from hisearch.validate.lockstep import Batch, Served, serve_by
-from hisearch.validate.restatement.vllm import StuckError
 from tests.kernels.group_systems import OffloadGroups, offloading_groups
 from tests.kernels.systems import LAW, examples, vllm_config
 from tests.kernels.test_lockstep_steps import GRAPHS, shared_seconds
 from tests.reference.cluster import requests_of
+from tests.reference.restatement.vllm import StuckError
+from tests.reference.restatement.vllm_lockstep import Batch, Served, serve_by
 from tests.reference.vllm_offload import OffloadWorker
 
 

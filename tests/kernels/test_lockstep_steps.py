@@ -1,4 +1,4 @@
-"""Attention groups that step together: the kernels against ``validate.lockstep``, and their closed forms."""
+"""Attention groups that step together: the kernels against ``vllm_lockstep``, and their closed forms."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hisearch.simulate.engine import EngineStuck
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.traces.compiled import CompiledTrace
-from hisearch.validate.lockstep import Batch, Served, serve
-from hisearch.validate.restatement.vllm import StuckError
 from tests.kernels.systems import LAW, compiled, compiled_costs, examples, pages, plan, vllm_config
 from tests.reference.cluster import requests_of
 from tests.reference.random_traces import TraceShape, random_trace
+from tests.reference.restatement.vllm import StuckError
+from tests.reference.restatement.vllm_lockstep import Batch, Served, serve
 
 SHAPE = TraceShape(requests=30, rate_rps=40.0, prompt_tokens=150, output_tokens=40, follow_up=0.0, slack=1.0)
 #: Convex, so that it matters how tokens are spread.

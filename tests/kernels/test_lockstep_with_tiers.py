@@ -14,12 +14,6 @@ from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Result
 from hisearch.simulate.engine import EngineOutOfMemory, EngineStuck
 from hisearch.simulate.plans.tier_plan import TransferLaw
-from hisearch.validate.lockstep import Batch
-from hisearch.validate.restatement.recording import Recording
-from hisearch.validate.restatement.sglang import SglangWorker
-from hisearch.validate.restatement.sglang_cache import OutOfMemoryError
-from hisearch.validate.restatement.splitmix import SplitMix64
-from hisearch.validate.restatement.transfers import CopyLaw
 from tests.kernels import tier_invariants
 from tests.kernels.group_systems import GroupedSystem, grouped
 from tests.kernels.invariants import run_until
@@ -28,6 +22,12 @@ from tests.kernels.test_hicache_against_reference import assert_same_fetches, as
 from tests.kernels.test_lockstep_steps import GRAPHS, shared_seconds
 from tests.kernels.tier_systems import FREE, TieredSystem, limited_stores, tiered
 from tests.reference.random_traces import TraceShape
+from tests.reference.restatement.recording import Recording
+from tests.reference.restatement.sglang import SglangWorker
+from tests.reference.restatement.sglang_cache import OutOfMemoryError
+from tests.reference.restatement.splitmix import SplitMix64
+from tests.reference.restatement.transfers import CopyLaw
+from tests.reference.restatement.vllm_lockstep import Batch
 from tests.reference.sglang_lockstep import serve
 
 

@@ -20,12 +20,12 @@ from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
-from hisearch.validate.restatement.recording import Step
-from hisearch.validate.restatement.sglang_cache import OutOfMemoryError
 from tests.kernels.systems import System, compiled, crowded, examples, plan, sglang_engines, systems
 from tests.kernels.test_limits import AMPLE, serialised, single_request, token_paths
 from tests.reference.cluster import ClusterOutcome
 from tests.reference.random_traces import TraceShape, random_trace
+from tests.reference.restatement.recording import Step
+from tests.reference.restatement.sglang_cache import OutOfMemoryError
 
 KINDS = {"prefill": la.PREFILL_STEP, "decode": la.DECODE_STEP, "mixed": la.MIXED_STEP}
 REQUEST_COLUMNS = (

@@ -13,11 +13,11 @@ from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import simulate
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.traces.compiled import TraceArrays
-from hisearch.validate.lockstep import Batch, Served
 from tests.kernels.systems import LAW, TRTLLM_RELEASES, compiled, examples, trtllm_config
 from tests.kernels.test_lockstep_steps import GRAPHS, SHAPE, lockstep_plan, shared_seconds
 from tests.reference.cluster import requests_of
 from tests.reference.random_traces import random_trace
+from tests.reference.restatement.vllm_lockstep import Batch, Served
 from tests.reference.trtllm_lockstep import serve
 
 

@@ -290,7 +290,7 @@ def _fetch_pages(sim: la.Sim, w: int) -> int:
     reading = _line(sim, hl.SERVERS * w + hl.READER)
     for f in reading:
         fetch = sim.fetches[f]
-        tokens += int(fetch.found - (fetch.read if fetch.stopped else 0))
+        tokens += int(fetch.stored_tokens - (fetch.read if fetch.stopped else 0))
     done = [f for f in _registered(sim, w) if not sim.fetches[f].served]
     return (tokens + sum(int(sim.fetches[f].read) for f in done)) // int(sim.config.page_tokens)
 
@@ -317,8 +317,8 @@ def _check_fetches(sim: la.Sim, w: int) -> None:
         assert fetch.registered == (f in registered)
         assert fetch.served == (f in [*querying, *reading, *revoked])
         assert fetch.registered or fetch.stopped or f in revoked or sim.requests[fetch.request].preemptions > 0
-        assert 0 <= fetch.read <= fetch.found <= fetch.wanted
-        assert f not in [*querying, *revoked] or fetch.found == 0
+        assert 0 <= fetch.read <= fetch.stored_tokens <= fetch.wanted
+        assert f not in [*querying, *revoked] or fetch.stored_tokens == 0
         above = int(fetch.above)
         if fetch.registered and above >= len(sim.trees):
             assert sim.nodes[above].end == fetch.begin

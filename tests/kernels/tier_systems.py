@@ -14,12 +14,12 @@ from hisearch.simulate import WorkerPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec
 from hisearch.specs.deployments.tiers import TierEvictionName
-from hisearch.validate.restatement.recording import Request
-from hisearch.validate.restatement.sglang_host_config import CopyLaw, HostTierConfig, StorageConfig
-from hisearch.validate.restatement.sglang_state import SglangConfig
+from hisearch.validate.hicache_settings import CopyLaw, HostTierConfig, StorageConfig
 from tests.kernels.systems import System, routers, sglang_config, sglang_evictions
 from tests.reference.cluster import requests_of
 from tests.reference.random_traces import DEFAULT_SHAPE, TraceShape
+from tests.reference.restatement.recording import Request
+from tests.reference.restatement.sglang_state import SglangConfig
 
 #: The release whose state ``invariants`` knows.
 OLDEST = MODELLED["sglang"][:1]

@@ -9,7 +9,8 @@ from latency_catalogue import GPT_OSS_120B, H100, LLAMA_8B
 
 from hisearch.latency.device_memory.kv_groups import KvGroups, admitted_pages, groups_of_layers, kv_groups_of
 from hisearch.latency.device_memory.plan import plan_memory
-from hisearch.specs.deployments.pool import EngineSpec, PoolSpec
+from hisearch.specs.deployments.engine import EngineSpec
+from hisearch.specs.deployments.pool import PoolSpec
 
 
 def pool_of(**fields: object) -> PoolSpec:

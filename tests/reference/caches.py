@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hisearch.validate.restatement.content import PathContent, page
-from hisearch.validate.restatement.sglang import SglangWorker
-from hisearch.validate.restatement.sglang_tree import RadixTree
-from hisearch.validate.restatement.vllm import VllmWorker
+from tests.reference.restatement.content import PathContent, page
+from tests.reference.restatement.sglang import SglangWorker
+from tests.reference.restatement.sglang_tree import RadixTree
+from tests.reference.restatement.vllm import VllmWorker
 
 
 def page_tokens(worker: Any) -> int:

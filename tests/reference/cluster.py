@@ -21,9 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hisearch.validate.restatement.content import PathContent
-from hisearch.validate.restatement.recording import Request, Step
-from hisearch.validate.restatement.vllm import StuckError
+from tests.reference.restatement.content import PathContent
+from tests.reference.restatement.recording import Request, Step
+from tests.reference.restatement.vllm import StuckError
 
 from .caches import cached_tokens, page_tokens, told_tokens
 from .router import Path, Router, RouterConfig

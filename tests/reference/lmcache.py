@@ -35,12 +35,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hisearch.validate.restatement.content import page
-from hisearch.validate.restatement.recording import Cost, Recording, Request
-from hisearch.validate.restatement.transfers import CopyLaw, Link, send_over
-from hisearch.validate.restatement.vllm import VllmConfig, VllmWorker, drive
-from hisearch.validate.restatement.vllm_state import LiveRequest
 from tests.reference.lmcache_store import ChunkStore, Eviction, Find, LmcacheStore, Ways
+from tests.reference.restatement.content import page
+from tests.reference.restatement.recording import Cost, Recording, Request
+from tests.reference.restatement.transfers import CopyLaw, Link, send_over
+from tests.reference.restatement.vllm import VllmConfig, VllmWorker, drive
+from tests.reference.restatement.vllm_state import LiveRequest
 
 Scope = Literal["worker", "node", "cluster"]
 _AT_ONCE = CopyLaw(0.0, 0.0)

@@ -38,7 +38,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hisearch.validate.restatement.transfers import Link, send_over
+from tests.reference.restatement.transfers import Link, send_over
 
 Eviction = Literal["lru", "lfu", "fifo", "mru"]
 

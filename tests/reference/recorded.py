@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hisearch.validate.restatement.content import BlockContent
-from hisearch.validate.restatement.recording import Request
+from tests.reference.restatement.content import BlockContent
+from tests.reference.restatement.recording import Request
 
 
 def recorded_law(chunks: list[tuple[int, int]], decodes: list[int], sampling: int) -> float:

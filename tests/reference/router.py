@@ -16,7 +16,7 @@ import numpy as np
 from hisearch.base.blake3 import first_words
 from hisearch.base.policies import ROUTERS
 from hisearch.specs.deployments.routing import RouterSpec
-from hisearch.validate.restatement.splitmix import SplitMix64
+from tests.reference.restatement.splitmix import SplitMix64
 
 from .router_tree import RouterTree
 

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hisearch.validate.lockstep import EMPTY, GroupCost, batch_of
-from hisearch.validate.restatement.recording import Recording, Request, Step
-from hisearch.validate.restatement.sglang import SglangWorker
-from hisearch.validate.restatement.sglang_host_cache import HostCache
-from hisearch.validate.restatement.sglang_state import SglangConfig
-from hisearch.validate.restatement.sglang_storage import StorageTier, advance
-from hisearch.validate.restatement.transfers import CopyLaw, Link
+from tests.reference.restatement.recording import Recording, Request, Step
+from tests.reference.restatement.sglang import SglangWorker
+from tests.reference.restatement.sglang_host_cache import HostCache
+from tests.reference.restatement.sglang_state import SglangConfig
+from tests.reference.restatement.sglang_storage import StorageTier, advance
+from tests.reference.restatement.transfers import CopyLaw, Link
+from tests.reference.restatement.vllm_lockstep import EMPTY, GroupCost, batch_of
 
 
 @dataclass

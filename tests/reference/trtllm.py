@@ -16,8 +16,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from hisearch.validate.restatement.content import page
-from hisearch.validate.restatement.recording import BatchEntry, Cost, Request, Step, step_seconds
+from tests.reference.restatement.content import page
+from tests.reference.restatement.recording import BatchEntry, Cost, Request, Step, step_seconds
 
 from .trtllm_pool import TwoPools
 from .trtllm_state import LiveRequest, TrtllmConfig

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hisearch.validate.lockstep import EMPTY, GroupCost, Served, batch_of
-from hisearch.validate.restatement.recording import Request
+from tests.reference.restatement.recording import Request
+from tests.reference.restatement.vllm_lockstep import EMPTY, GroupCost, Served, batch_of
 
 from .trtllm import Share, TrtllmWorker
 from .trtllm_state import LiveRequest, TrtllmConfig

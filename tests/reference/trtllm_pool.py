@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 
-from hisearch.validate.restatement.transfers import Link
-from hisearch.validate.restatement.vllm_pool import BlockPool
+from tests.reference.restatement.transfers import Link
+from tests.reference.restatement.vllm_pool import BlockPool
 
 from .trtllm_state import TrtllmConfig
 

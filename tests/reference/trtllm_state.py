@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hisearch.specs.deployments.engine_rules import rules_of
-from hisearch.validate.restatement.recording import Request
-from hisearch.validate.restatement.transfers import CopyLaw
+from tests.reference.restatement.recording import Request
+from tests.reference.restatement.transfers import CopyLaw
 
 #: A copy that takes no time.
 AT_ONCE = CopyLaw(0.0, 0.0)

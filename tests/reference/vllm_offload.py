@@ -58,11 +58,11 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from hisearch.validate.restatement.content import page
-from hisearch.validate.restatement.recording import Cost, Recording, Request, Step
-from hisearch.validate.restatement.transfers import Link
-from hisearch.validate.restatement.vllm import VllmConfig, VllmWorker, drive
-from hisearch.validate.restatement.vllm_state import LiveRequest
+from tests.reference.restatement.content import page
+from tests.reference.restatement.recording import Cost, Recording, Request, Step
+from tests.reference.restatement.transfers import Link
+from tests.reference.restatement.vllm import VllmConfig, VllmWorker, drive
+from tests.reference.restatement.vllm_state import LiveRequest
 from tests.reference.vllm_offload_store import OffloadConfig, OffloadStore
 
 

@@ -26,7 +26,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from hisearch.validate.restatement.transfers import CopyLaw
+from tests.reference.restatement.transfers import CopyLaw
 
 #: Blocks whose look-ups are counted at a time (``max_tracker_size``).
 TRACKED_BLOCKS = 64_000

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hisearch.traces.compiled import TraceArrays
-from hisearch.validate.restatement.splitmix import SplitMix64
-from hisearch.validate.restatement.vllm import VllmConfig, VllmWorker
 from tests.reference.cluster import FINISHED, TOO_LARGE, Cluster, ClusterOutcome
+from tests.reference.restatement.splitmix import SplitMix64
+from tests.reference.restatement.vllm import VllmConfig, VllmWorker
 from tests.reference.router import Router, RouterConfig
 
 CONFIG = VllmConfig(max_num_seqs=4, max_tokens=64, num_blocks=11, block_size=4)

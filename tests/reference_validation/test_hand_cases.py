@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hisearch.validate.restatement import sglang, vllm
-from hisearch.validate.restatement.content import BlockContent, PathContent, page
-from hisearch.validate.restatement.recording import Recording, Request
-from hisearch.validate.restatement.sglang_state import SglangConfig
 from tests.reference.recorded import recorded_law
+from tests.reference.restatement import sglang, vllm
+from tests.reference.restatement.content import BlockContent, PathContent, page
+from tests.reference.restatement.recording import Recording, Request
+from tests.reference.restatement.sglang_state import SglangConfig
 
 
 def _request(

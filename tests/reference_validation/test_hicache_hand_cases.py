@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from hisearch.validate.restatement import sglang
-from hisearch.validate.restatement.content import PathContent
-from hisearch.validate.restatement.recording import Recording, Request
-from hisearch.validate.restatement.sglang_copies import Clock
-from hisearch.validate.restatement.sglang_host_config import CopyLaw, HostTierConfig, StorageConfig, WritePolicy
-from hisearch.validate.restatement.sglang_host_tree import HostTree
-from hisearch.validate.restatement.sglang_state import SglangConfig
-from hisearch.validate.restatement.sglang_storage import Prefetch, StorageTier
-from hisearch.validate.restatement.sglang_tree import RadixNode
+from hisearch.validate.hicache_settings import CopyLaw, HostTierConfig, StorageConfig, WritePolicy
+from tests.reference.restatement import sglang
+from tests.reference.restatement.content import PathContent
+from tests.reference.restatement.recording import Recording, Request
+from tests.reference.restatement.sglang_copies import Clock
+from tests.reference.restatement.sglang_host_tree import HostTree
+from tests.reference.restatement.sglang_state import SglangConfig
+from tests.reference.restatement.sglang_storage import Prefetch, StorageTier
+from tests.reference.restatement.sglang_tree import RadixNode
 
 #: A copy of 12 tokens to the host takes 1.7 s, to the device 3.25 s; of 16 tokens to the host 2.1 s.
 TO_HOST, TO_DEVICE = CopyLaw(0.5, 0.1), CopyLaw(0.25, 0.25)
@@ -206,7 +206,7 @@ SETTINGS = {
         ({"hicache_write_policy": "write_around"}, "hicache.hicache_write_policy: expected one of write_through, "),
         ({"hicache_ratio": None}, "hicache.hicache_ratio: required, and missing"),
         ({"d2h_base_s": -1.0}, "hicache.d2h_base_s: expected a finite number >= 0, got -1.0"),
-        ({"hicache_size": 8}, "hicache.hicache_size: not restated"),
+        ({"hicache_size": 8}, "hicache.hicache_size: not simulated"),
         ({"storage": {"query_s": 0.0, "read_base_s": 0.0}}, "hicache.storage.read_per_token_s: required, and missing"),
         ({"storage": 3}, "hicache.storage: expected settings, got 3"),
         ({"hicache_storage_prefetch_policy": "never"}, "hicache.hicache_storage_prefetch_policy: expected one of"),

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hisearch.validate.restatement import sglang
-from hisearch.validate.restatement.content import PathContent
-from hisearch.validate.restatement.recording import Recording, Request
-from hisearch.validate.restatement.sglang_cache import OutOfMemoryError
-from hisearch.validate.restatement.sglang_host_cache import HostCache
-from hisearch.validate.restatement.sglang_host_config import CopyLaw, HostTierConfig, StorageConfig
-from hisearch.validate.restatement.sglang_state import SglangConfig
+from hisearch.validate.hicache_settings import CopyLaw, HostTierConfig, StorageConfig
 from tests.reference.cluster import tree_path
 from tests.reference.random_traces import random_trace
 from tests.reference.recorded import recorded_law
+from tests.reference.restatement import sglang
+from tests.reference.restatement.content import PathContent
+from tests.reference.restatement.recording import Recording, Request
+from tests.reference.restatement.sglang_cache import OutOfMemoryError
+from tests.reference.restatement.sglang_host_cache import HostCache
+from tests.reference.restatement.sglang_state import SglangConfig
 from tests.reference_validation.test_laws import CheckedSglang
 
 #: From copies that take no time to such that hardly end before the run does.

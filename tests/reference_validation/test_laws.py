@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisearch.traces.compiled import TraceArrays
-from hisearch.validate.restatement import sglang, vllm
-from hisearch.validate.restatement.content import PathContent
-from hisearch.validate.restatement.recording import BatchEntry, Request, Step
-from hisearch.validate.restatement.sglang_state import SglangConfig
 from tests.reference.cluster import FINISHED, TOO_LARGE, Cluster, ClusterOutcome, Worker, tree_path
 from tests.reference.random_traces import random_trace
 from tests.reference.recorded import recorded_law
+from tests.reference.restatement import sglang, vllm
+from tests.reference.restatement.content import PathContent
+from tests.reference.restatement.recording import BatchEntry, Request, Step
+from tests.reference.restatement.sglang_state import SglangConfig
 from tests.reference.router import RouterConfig
 
 POLICIES = ["random", "round_robin", "power_of_two", "cache_aware"]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hisearch.validate.restatement.content import PathContent
-from hisearch.validate.restatement.recording import Recording, Request
-from hisearch.validate.restatement.transfers import CopyLaw
-from hisearch.validate.restatement.vllm import VllmConfig, drive
 from tests.reference.lmcache import LmcacheConfig, LmcacheTier, LmcacheWorker, replay
+from tests.reference.restatement.content import PathContent
+from tests.reference.restatement.recording import Recording, Request
+from tests.reference.restatement.transfers import CopyLaw
+from tests.reference.restatement.vllm import VllmConfig, drive
 
 #: 16 tokens take 2.1 s to the host and 4.25 s to the device.
 TO_HOST, TO_DEVICE = CopyLaw(0.5, 0.1), CopyLaw(0.25, 0.25)

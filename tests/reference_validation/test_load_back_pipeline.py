@@ -13,7 +13,7 @@ import pytest
 from hypothesis import Phase, assume, find, given, settings
 from hypothesis import strategies as st
 
-from hisearch.validate.restatement.sglang_state import SglangConfig
+from tests.reference.restatement.sglang_state import SglangConfig
 from tests.reference_validation.test_hicache_laws import WORKERS, _requests, _run
 
 SECONDS = st.floats(0.0, 10.0)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from hisearch.specs.deployments.engine_rules import rules_of
-from hisearch.validate.restatement.content import PathContent
-from hisearch.validate.restatement.recording import Recording, Request
-from hisearch.validate.restatement.transfers import CopyLaw
-from hisearch.validate.restatement.vllm import StuckError, VllmConfig, drive
+from tests.reference.restatement.content import PathContent
+from tests.reference.restatement.recording import Recording, Request
+from tests.reference.restatement.transfers import CopyLaw
+from tests.reference.restatement.vllm import StuckError, VllmConfig, drive
 from tests.reference.vllm_offload import OffloadWorker, replay
 from tests.reference.vllm_offload_store import ArcPolicy, OffloadConfig, OffloadStore
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hisearch.validate.restatement import sglang, vllm
-from hisearch.validate.restatement.recording import Recording
-from hisearch.validate.restatement.sglang_state import SglangConfig
 from tests.reference.recorded import load_recording, recorded_law, recorded_requests, shared_directory
+from tests.reference.restatement import sglang, vllm
+from tests.reference.restatement.recording import Recording
+from tests.reference.restatement.sglang_state import SglangConfig
 
 TIME_TOLERANCE_S = 1.001e-9
 

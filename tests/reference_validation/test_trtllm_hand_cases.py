@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hisearch.validate.restatement.content import PathContent
-from hisearch.validate.restatement.recording import Request, Step
-from hisearch.validate.restatement.transfers import CopyLaw
+from tests.reference.restatement.content import PathContent
+from tests.reference.restatement.recording import Request, Step
+from tests.reference.restatement.transfers import CopyLaw
 from tests.reference.trtllm import TrtllmWorker
 from tests.reference.trtllm_pool import TwoPools
 from tests.reference.trtllm_state import TrtllmConfig

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisearch.specs.deployments.engine_rules import rules_of
-from hisearch.validate.restatement import vllm
-from hisearch.validate.restatement.content import PathContent
-from hisearch.validate.restatement.recording import Recording, Request, Step
-from hisearch.validate.restatement.transfers import CopyLaw
 from tests.reference import lmcache, lmcache_store, vllm_offload
 from tests.reference.cluster import tree_path
 from tests.reference.random_traces import random_trace
 from tests.reference.recorded import recorded_law
+from tests.reference.restatement import vllm
+from tests.reference.restatement.content import PathContent
+from tests.reference.restatement.recording import Recording, Request, Step
+from tests.reference.restatement.transfers import CopyLaw
 from tests.reference.vllm_offload_store import OffloadConfig
 from tests.reference_validation.test_laws import VLLM
 

@@ -9,13 +9,13 @@ from hypothesis import assume, given
 from hisearch.simulate import Result
 from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.simulate.results.gaps import LogMissing, exact_gaps, itl_percentiles, token_times
-from hisearch.validate.restatement.recording import Request
-from hisearch.validate.restatement.sglang import SglangWorker
-from hisearch.validate.restatement.sglang_state import SglangConfig
 from tests.kernels.systems import ENGINES, System, crowded, examples, systems, vllm_engines
 from tests.reference.cluster import Cluster
 from tests.reference.random_traces import TraceShape, random_trace
 from tests.reference.recorded import recorded_law
+from tests.reference.restatement.recording import Request
+from tests.reference.restatement.sglang import SglangWorker
+from tests.reference.restatement.sglang_state import SglangConfig
 from tests.reference.router import RouterConfig
 from tests.simulate.logged import LoggedStep, logged_result, slow_token_times
 from tests.simulate.test_engine import system

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hisearch.specs.phrases import PhraseError
 from hisearch.specs.studies.slo import SloSpec, SloTerm
-from hisearch.specs.studies.slo_phrase import format_slo, is_phrase, parse_slo
+from hisearch.specs.studies.slo_phrase import is_phrase, parse_slo
 from hisearch.specs.workloads.length_phrase import mean_tokens, parse_lengths
 from hisearch.traces.sampling import draw_lengths
 
@@ -26,6 +26,14 @@ SLOS = st.builds(
     terms=st.lists(TERMS, min_size=1, max_size=5, unique_by=lambda term: term.label),
     max_rejected_fraction=st.sampled_from([0.0, 0.01, 0.005, 0.25]),
 )
+
+
+def format_slo(slo: SloSpec) -> str:
+    """A phrase that ``parse_slo`` reads as the same SLO."""
+    terms = [f"{term.metric.removesuffix('_s')} p{term.percentile:.12g} <= {term.at_most_s!r}s" for term in slo.terms]
+    if slo.max_rejected_fraction:
+        terms.append(f"rejected <= {slo.max_rejected_fraction!r}")
+    return ", ".join(terms)
 
 
 @given(SLOS)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from hisearch.specs.documents.catalogue import Catalogue
-from hisearch.specs.documents.from_question import MOST_REQUESTS, Asked, study_from_question
+from hisearch.specs.documents.from_question import Asked, study_from_question
 from hisearch.specs.documents.question import Question, split_names
+from hisearch.specs.documents.question_sample import MOST_REQUESTS
 from hisearch.specs.documents.resolve import load_study
 from hisearch.specs.errors import SpecError
 from hisearch.specs.workloads.workload import GeneratorSpec

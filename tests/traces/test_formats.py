@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from hisearch.base.policies import TRACE_FORMATS
+from hisearch.base.policies import BENCHMARKS, TRACE_FORMATS
 from hisearch.specs.workloads.workload import TraceFormat
 from hisearch.traces.importers import detect_format
 
@@ -22,7 +22,9 @@ def test_workloads_may_name_every_format():
 
 @pytest.mark.parametrize("name", TRACE_FORMATS)
 def test_every_format_is_read_by_its_module(name):
-    assert callable(import_module(TRACE_FORMATS.modules[name]).read)
+    """By ``read``, or of a benchmark's results by ``measurements``, whose requests are the trace."""
+    module = import_module(TRACE_FORMATS.modules[name])
+    assert callable(getattr(module, "measurements" if name in BENCHMARKS else "read"))
 
 
 @pytest.mark.parametrize("name", [name for name in TRACE_FORMATS if name != "hisearch"])

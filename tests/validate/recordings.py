@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.validate.recording import read_recording
-from hisearch.validate.replay import restated_run
 from hisearch.validate.step_law import parse_step_law
+from tests.reference.restated import restated_run
 
 LAW = "0.005 + 2e-5*sum(new) + 1e-9*sum(new*(computed+(new+1)/2)), over the requests of the step's batch"
 BLOCK = 4

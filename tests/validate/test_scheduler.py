@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from hisearch.validate.difference import first_difference
+from hisearch.validate.difference import equal_steps, first_difference
 from hisearch.validate.recording import read_recording
-from hisearch.validate.replay import recorded_law, restated_run, simulated_run, without_cache
-from hisearch.validate.restatement.content import BlockContent
-from hisearch.validate.restatement.recording import Request
-from hisearch.validate.restatement.vllm import VllmConfig, VllmWorker
+from hisearch.validate.replay import recorded_law, simulated_run
 from hisearch.validate.scheduler import SchedulerCase, validate_recording, validate_recordings
 from hisearch.validate.step_law import parse_step_law
+from tests.reference.restated import restated_run, without_cache
+from tests.reference.restatement.content import BlockContent
+from tests.reference.restatement.recording import Request
+from tests.reference.restatement.vllm import VllmConfig, VllmWorker
 from tests.validate.recordings import CASES, LAW, SGLANG, VLLM, Made, make, requests
 
 
@@ -242,11 +243,10 @@ def test_alone_needs_no_steps_and_hits_nothing(recordings: Callable[[str], Made]
         made.document.pop(key, None)
     if name.startswith("sglang"):
         made.document["config"]["hicache"] = {"hicache_ratio": 2.0}
-    case = _validate(made, tmp_path, alone=True, step_s=0.01)
-    assert case.first_difference is None
-    assert case.ok
-    assert case.reused_equal
-    run = simulated_run(*_alone(made, tmp_path, 0.01))
+    recording, law = _alone(made, tmp_path, 0.01)
+    run, restated = simulated_run(recording, law), restated_run(recording, law)
+    assert first_difference(recording, restated, run) is None
+    assert equal_steps(restated, run) == len(run.steps) == len(restated.steps)
     assert run.reused_tokens is not None
     assert not run.reused_tokens.any()
     assert {round(step.end_s - step.start_s, 9) for step in run.steps} == {0.01}
@@ -295,12 +295,6 @@ def test_one_bad_file_ends_nothing(recordings: Callable[[str], Made], tmp_path: 
     assert "expected a file, found a folder" in (cases[1].error or "")
     assert "config: hicache.hicache_ratio: required, and missing" in (cases[2].error or "")
     assert (cases[2].steps, cases[2].equal_steps, cases[2].first_difference) == (None, 0, None)
-
-
-@pytest.mark.parametrize("step_s", [0.0, -1.0, float("inf"), float("nan")])
-def test_step_length_must_be_positive(step_s: float, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="step_s must be a positive number"):
-        validate_recording(tmp_path / "any.json", alone=True, step_s=step_s)
 
 
 def test_law_of_the_recording_is_read(recordings: Callable[[str], Made], tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from hisearch.record.vllm_random import random_lmcache_case
 from hisearch.record.workload import add_block_ids
 from hisearch.specs.deployments.engine_rules import rules_of
 from hisearch.validate.recording import RecordingError, read_recording
-from hisearch.validate.restatement.content import BlockContent
-from hisearch.validate.restatement.recording import Request
-from hisearch.validate.restatement.transfers import CopyLaw
-from hisearch.validate.restatement.vllm import VllmConfig, drive
 from hisearch.validate.scheduler import validate_recording
 from tests.reference.lmcache import LmcacheConfig, LmcacheTier, LmcacheWorker
 from tests.reference.recorded import recorded_law
+from tests.reference.restatement.content import BlockContent
+from tests.reference.restatement.recording import Request
+from tests.reference.restatement.transfers import CopyLaw
+from tests.reference.restatement.vllm import VllmConfig, drive
 from tests.validate.recordings import LAW
 
 

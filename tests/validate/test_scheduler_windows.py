@@ -20,13 +20,13 @@ from hisearch.simulate.engine import EngineStuck, simulate
 from hisearch.validate.recorded_trace import compiled_trace
 from hisearch.validate.recording import RecordingError, read_recording
 from hisearch.validate.replay import recorded_law, simulated_run, worker_plan
-from hisearch.validate.restatement.content import BlockContent
-from hisearch.validate.restatement.recording import Recording, Request
-from hisearch.validate.restatement.vllm import StuckError, drive
-from hisearch.validate.restatement.vllm_groups import GroupsConfig, GroupsWorker
 from hisearch.validate.scheduler import validate_recording
 from tests.kernels.systems import examples
 from tests.reference.recorded import recorded_law as reference_law
+from tests.reference.restatement.content import BlockContent
+from tests.reference.restatement.recording import Recording, Request
+from tests.reference.restatement.vllm import StuckError, drive
+from tests.reference.restatement.vllm_groups import GroupsConfig, GroupsWorker
 from tests.validate.recordings import LAW
 
 RELEASES = ("0.19.1", "0.33.0")

@@ -16,7 +16,8 @@ import yaml
 
 from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.study import load_study
-from hisearch.api.verify import Verification, verify_run
+from hisearch.api.verification import Verification
+from hisearch.api.verify import verify_run
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.corrections import corrected
 from hisearch.search.evaluate.simulation import Simulation

@@ -51,6 +51,6 @@ def hit_percent(run: SimulatedDeployment, at_s: F8, *, external: bool) -> F8:
     table = run.result.requests
     order = np.argsort(table.scheduled_s, kind="stable")
     hits = table.host_hit_tokens if external else table.hit_tokens
-    found, asked = (np.concatenate([[0.0], np.cumsum(column[order])]) for column in (hits, table.input_tokens))
+    hit_sums, asked_sums = (np.concatenate([[0.0], np.cumsum(column[order])]) for column in (hits, table.input_tokens))
     count = np.searchsorted(table.scheduled_s[order], at_s, "right")
-    return np.asarray(100.0 * found[count] / np.maximum(asked[count], 1.0))
+    return np.asarray(100.0 * hit_sums[count] / np.maximum(asked_sums[count], 1.0))

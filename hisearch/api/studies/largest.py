@@ -246,8 +246,8 @@ class _Answer:
         return tuple(made for made in map(point, CURVE) if made is not None)
 
     def _rate(self, what: str, deployment: DeploymentSpec, start: float, race: Race | None = None) -> Compared:
-        found = (race or self._race).search(deployment, start)
-        return Compared(what, found.load * self._own_rps if found is not None else math.nan)
+        largest = (race or self._race).search(deployment, start)
+        return Compared(what, largest.load * self._own_rps if largest is not None else math.nan)
 
     def _simpler(self, best: Carried) -> tuple[Compared, ...]:
         """What is lost by the engine's defaults, by its default batch limits alone, and by a plain router."""
@@ -255,7 +255,7 @@ class _Answer:
         for what, spec in {
             "the engine's defaults": self._defaults(deployment),
             "its default budgets alone": _with_engines(deployment, self._default_limits(deployment)),
-            "a round-robin router alone": _round_robin(deployment),
+            "a round-robin router alone": deployment.model_copy(update={"router": RouterSpec(policy="round_robin")}),
         }.items():
             if spec is not None and spec != deployment:
                 rows.append(self._rate(what, spec, best.load))
@@ -315,10 +315,6 @@ def _with_engines(deployment: DeploymentSpec, settings: Sequence[dict[str, int]]
         except ValueError:  # the engine refuses these settings together
             return None
     return deployment.model_copy(update={"pools": pools})
-
-
-def _round_robin(deployment: DeploymentSpec) -> DeploymentSpec:
-    return deployment.model_copy(update={"router": RouterSpec(policy="round_robin")})
 
 
 def _written(answer: LargestRate, folder: Path) -> LargestRate:

@@ -24,6 +24,7 @@ from hisearch.api.run_folder import (
     write_text,
     write_tree,
 )
+from hisearch.api.studies.figures import Figures
 from hisearch.base.shown import Shown
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.trial import price_of
@@ -32,7 +33,6 @@ from hisearch.specs.wording import format_percent, listed
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
     from hisearch.api.deployments.replay import Replay
     from hisearch.export.trial_status import TrialStatus
@@ -250,7 +250,7 @@ class StudyResult(Shown):
     @property
     def figure(self) -> Figures:
         """The report's figures, as plotly figures."""
-        return Figures(self)
+        return Figures(self.report_input)
 
     def report_input(self) -> ReportInput:
         """The input of the report.
@@ -397,34 +397,3 @@ class StudyResult(Shown):
 
         formats = self.formats_of(trial)
         return export_trial(self.resolved, self.simulation, trial, folder, self.status_of(trial), formats)
-
-
-@dataclass(frozen=True)
-class Figures:
-    """A study's figures, for notebooks: ``result.figure.pareto().show()``."""
-
-    result: StudyResult
-
-    def pareto(self) -> go.Figure:
-        """The front in the study's objectives."""
-        from hisearch.report.figures.study import figure_pareto
-
-        return figure_pareto(self.result.report_input())
-
-    def parallel(self) -> go.Figure:
-        """Parallel coordinates of settings and objectives."""
-        from hisearch.report.figures.study import figure_parallel
-
-        return figure_parallel(self.result.report_input())
-
-    def progress(self) -> go.Figure:
-        """Hypervolume of the front against simulations."""
-        from hisearch.report.figures.study import figure_progress
-
-        return figure_progress(self.result.report_input())
-
-    def capacity(self) -> go.Figure:
-        """SLO attainment of the recommendation against load."""
-        from hisearch.report.figures.closeup import figure_loads
-
-        return figure_loads(self.result.report_input().capacity)

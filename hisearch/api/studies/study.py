@@ -95,11 +95,12 @@ class Study(Shown):
         """
         if self._given_trace is not None:
             return self._given_trace
+        from hisearch.api.studies.kept_trace import kept_trace
         from hisearch.traces.load import load_reference
         from hisearch.traces.reading.errors import TraceError
 
         resolved = self.resolved
-        kept = self._kept_trace()
+        kept = kept_trace(resolved)
         if kept is not None:
             return kept
         try:
@@ -111,48 +112,6 @@ class Study(Shown):
             if named.path is not None and not named.path.is_file():  # a study without a file, made from given values
                 named = replace(named, path=None, line=None, key="--trace")
             raise error.named_by(named) from error
-
-    @property
-    def _trace_key(self) -> str:
-        from hisearch.traces.load import reference_key
-
-        resolved = self.resolved
-        return reference_key(resolved.study.workload, resolved.workload, resolved.study.seed)
-
-    def _kept_trace(self) -> CompiledTrace | None:
-        """The trace that the run keeps; None where there is none, or settings ask for another one.
-
-        Raises:
-            SpecError: it cannot be used, and the trace file is gone.
-        """
-        from hisearch.specs.errors import SpecError
-        from hisearch.traces.cache import read_compiled
-        from hisearch.traces.load import trace_name
-
-        resolved = self.resolved
-        path, workload = resolved.kept_trace, resolved.workload
-        if path is None:
-            return None
-        name = trace_name(workload) if isinstance(workload, Path) else workload.name
-        try:
-            trace = read_compiled(path, name, self._trace_key)
-            ignores = False if isinstance(workload, Path) else workload.spec.ignore_eos
-            return replace(trace, ignore_eos=ignores)
-        except ValueError as error:
-            if resolved.trace_file is None or not resolved.trace_file.is_file():
-                message = f"the run's own copy of {resolved.trace_file}, which is gone, cannot be used: {error}"
-                raise SpecError.at(message, path=path) from error
-            return None
-
-    def _keep_inputs(self, folder: Path) -> None:
-        """Keep in a run folder what the study names, and the compiled trace if it comes from a file."""
-        from hisearch.specs.documents.kept import keep_documents
-        from hisearch.specs.documents.resolved import KEPT_TRACE
-        from hisearch.traces.cache import write_compiled
-
-        keep_documents([self.resolved], folder)
-        if self.resolved.trace_file is not None and self._given_trace is None and not (folder / KEPT_TRACE).is_file():
-            write_compiled(folder / KEPT_TRACE, self.trace, self._trace_key)
 
     @property
     def variants(self) -> list[Variant]:
@@ -376,6 +335,7 @@ class Study(Shown):
         """Search with the journal and the database in ``folder``; the outcome, and facts for its provenance."""
         from hisearch.api.studies.conclude import conclude_study
         from hisearch.api.studies.exporting import acceptor
+        from hisearch.api.studies.kept_trace import keep_inputs
         from hisearch.report.data.stored import CONFIDENCE
         from hisearch.search.driver import search
         from hisearch.search.evaluate.runner import TrialRunner
@@ -387,7 +347,7 @@ class Study(Shown):
         with Journal(folder / JOURNAL, inputs, resume=resume) as journal:
             remove_parts(folder)
             keep_ended(folder)
-            self._keep_inputs(folder)
+            keep_inputs(self.resolved, None if self._given_trace is not None else self.trace, folder)
             write_text(folder / "study.yaml", self.resolved.to_yaml())
             (folder / CONFIDENCE).unlink(missing_ok=True)  # of an earlier run
             database = open_database(folder, self.name, problem, storage or self.resolved.study.storage)

@@ -60,20 +60,20 @@ def candidates(bounds: Bounds) -> list[Experiment]:
     longest = max(min(bounds.chunk_tokens, bounds.context_tokens) - TOGETHER - 1, 2)
     lengths = sorted({max(int(longest * level), 2) for level in _LEVELS})
     batches = sorted({max(int(bounds.running * level), 2) for level in _LEVELS})
-    found = [Experiment((length,), ALONE) for length in lengths]
+    experiments = [Experiment((length,), ALONE) for length in lengths]
     for cached, fresh in itertools.product(lengths, lengths):
         if cached + fresh + ALONE < bounds.context_tokens and cached >= 64:
-            found.append(Experiment((fresh,), ALONE, cached=cached))
+            experiments.append(Experiment((fresh,), ALONE, cached=cached))
     for batch, length in itertools.product(batches, lengths):
         if batch * (length + TOGETHER) > 0.8 * bounds.kv_tokens:
             continue
-        found.append(Experiment((length,) * batch, TOGETHER))
-        found += [
+        experiments.append(Experiment((length,) * batch, TOGETHER))
+        experiments += [
             Experiment((length,) * (batch - 1), TOGETHER, late=late)
             for late in lengths
             if late + batch <= bounds.chunk_tokens and batch * length + late < 0.8 * bounds.kv_tokens
         ]
-    return found
+    return experiments
 
 
 def first_ones(bounds: Bounds) -> list[Experiment]:

@@ -13,7 +13,7 @@ from hisearch.cli.errors import DISAGREES, MISSES_SLO
 from hisearch.specs.wording import format_percent
 
 if TYPE_CHECKING:
-    from hisearch.api.verify import Verification
+    from hisearch.api.verification import Verification
 
 
 def verify(

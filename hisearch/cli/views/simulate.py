@@ -67,11 +67,13 @@ def _step_times(plan: WorkerPlan) -> list[str]:
     return lines
 
 
+#: Figures of ``ObjectUse`` that are shown, summed over workers.
+_OBJECT_COUNTS = ("calls", "resident_calls", "loads", "loads_ahead", "stall_s")
+
+
 def _objects(uses: Sequence[ObjectUse]) -> str:
     """How often calls had their objects loaded, and how those were loaded."""
-    calls, hits, loads, ahead, stall_s = (
-        sum(getattr(use, name) for use in uses) for name in ("calls", "found", "loads", "loads_ahead", "stall_s")
-    )
+    calls, hits, loads, ahead, stall_s = (sum(getattr(use, name) for use in uses) for name in _OBJECT_COUNTS)
     waited = f"; steps waited {significant(stall_s)} s for them" if stall_s else ""
     storage = f"; {significant(uses[0].host_bytes / 2**30)} GiB in host memory" if uses[0].host_bytes else ""
     reads = sum(use.disk_reads for use in uses)

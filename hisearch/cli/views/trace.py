@@ -5,7 +5,7 @@ from __future__ import annotations
 from hisearch.cli import output
 from hisearch.score.quantities import percent, significant
 from hisearch.specs.wording import counted, format_percent
-from hisearch.traces.stats import CachePoint, Distribution, TraceStats
+from hisearch.traces.stats import CachePoint, TraceStats
 
 _POINTS = ("mean", "min", "p10", "p50", "p90", "p95", "p99", "max")
 #: Characters of the longest bar of a curve.
@@ -43,7 +43,11 @@ def show(stats: TraceStats) -> None:
     shown = [("input tokens", stats.input_tokens), ("output tokens", stats.output_tokens)]
     shown += [("turns per session", stats.turns)]
     shown += [("think time (s)", stats.think_s)] if stats.think_s is not None else []
-    output.table(("", *_POINTS), [(name, *_points(values)) for name, values in shown], numbers=range(1, 9))
+    output.table(
+        ("", *_POINTS),
+        [(name, *(significant(getattr(values, point)) for point in _POINTS)) for name, values in shown],
+        numbers=range(1, 9),
+    )
     output.heading(f"Hit rate of an LRU cache of {stats.block_tokens}-token blocks")
     curve = [
         (f"{point.capacity_tokens:,}", format_percent(point.hit_rate, 2), f"{point.hit_tokens:,}")
@@ -65,7 +69,3 @@ def show_curve(points: list[CachePoint]) -> None:
         for point in points
     ]
     output.table(("capacity (tokens)", "hit rate", ""), rows, numbers=(0, 1))
-
-
-def _points(values: Distribution) -> list[str]:
-    return [significant(getattr(values, point)) for point in _POINTS]

@@ -18,19 +18,19 @@ _ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 _LOST = {"vllm": "preempted", "sglang": "retracted"}
 
 
-def show(cases: Sequence[SchedulerCase], *, alone: bool) -> None:
+def show(cases: Sequence[SchedulerCase]) -> None:
     """A row per recording, then the first difference of each that has one."""
-    judge = "the restated rules" if alone else "the recording"
     columns = ("recording", "engine", "requests", "steps", "equal", "first token off by", "finish off by", "verdict")
     output.table(columns, [_row(case) for case in cases], numbers=(2, 3, 4, 5, 6))
     for case in cases:
         if case.first_difference is not None:
-            _show_difference(case, case.first_difference, judge)
+            _show_difference(case, case.first_difference)
     exact = sum(case.ok for case in cases)
     output.say()
-    reference = "as the restated rules are" if alone else "as the engine decided"
     clock = ", idle passes skipped" if any(case.idle_passes == "skipped" for case in cases) else ""
-    output.say(f"{exact} of {counted(len(cases), 'recording')} replayed {reference}, step by step{clock}", bold=True)
+    output.say(
+        f"{exact} of {counted(len(cases), 'recording')} replayed as the engine decided, step by step{clock}", bold=True
+    )
 
 
 def show_releases(cases: Sequence[SchedulerCase]) -> None:
@@ -91,14 +91,15 @@ def _error(error_s: float | None) -> str:
     return "0" if error_s < 1e-9 else f"{error_s:.3g} s"
 
 
-def _show_difference(case: SchedulerCase, difference: FirstDifference, judge: str) -> None:
-    output.heading(f"{case.file}: step {difference.step:,} of {case.steps:,} (counted from 0) differs from {judge}")
+def _show_difference(case: SchedulerCase, difference: FirstDifference) -> None:
+    output.heading(
+        f"{case.file}: step {difference.step:,} of {case.steps:,} (counted from 0) differs from the recording"
+    )
     output.say(difference.what)
     output.say()
     lost = _LOST[case.engine or "vllm"]
-    output.table(
-        ("", f"engine ({judge})", "simulated"), list(_side_by_side(difference.engine, difference.simulated, lost))
-    )
+    columns = ("", "engine (the recording)", "simulated")
+    output.table(columns, list(_side_by_side(difference.engine, difference.simulated, lost)))
     output.say()
     output.pairs(dict(_state(difference.state)))
 

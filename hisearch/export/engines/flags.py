@@ -24,15 +24,19 @@ from hisearch.export.engines.cache_tiers import (
     storage_settings,
     storage_tier,
     transfer_settings,
-    vllm_connectors,
 )
 from hisearch.export.engines.launch import ExportError, Launch
-from hisearch.export.engines.releases import SGLANG_EVICTIONS, exported_release, is_changed
+from hisearch.export.engines.releases import SGLANG_EVICTIONS, exported_release, release_title, says
+from hisearch.export.engines.vllm_cache import (
+    hybrid_manager,
+    longest_request_tokens,
+    vllm_block_size,
+    vllm_blocks,
+    watermark,
+)
 from hisearch.export.engines.weights import HALF_OR_FULL, needs_checkpoint
-from hisearch.latency.device_memory.kv_groups import kv_groups_of
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
-from hisearch.specs.models.pages import PAGE_TOKENS
 from hisearch.specs.versions import precedes
 
 ROUTER_VERSION = "0.3.2"
@@ -52,17 +56,7 @@ def _quantization(launch: Launch) -> Value:
     """fp8, by its name in the release, where the engine quantizes while loading; a checkpoint declares it itself."""
     weight_dtype = launch.pool.weight_dtype or launch.model.weight_dtype
     online = weight_dtype == "fp8" and launch.model.weight_dtype in HALF_OR_FULL and needs_checkpoint(launch) is None
-    return ("fp8_per_tensor" if _says(launch, "names_online_formats") else "fp8") if online else None
-
-
-def _says(launch: Launch, name: str) -> bool:
-    """Whether a change of command lines holds in the launch's release."""
-    return is_changed(launch.pool.engine, name)
-
-
-def _version(launch: Launch) -> str:
-    """``vllm 0.33.0``, for messages."""
-    return f"{launch.pool.engine.name} {exported_release(launch.pool.engine)}"
+    return ("fp8_per_tensor" if says(launch, "names_online_formats") else "fp8") if online else None
 
 
 def _fp8_format(launch: Launch) -> str:
@@ -77,9 +71,9 @@ def _kv_dtype(engine: EngineName) -> Callable[[Launch], Value]:
             return _fp8_format(launch)
         formats = {"bf16": "bf16" if engine == "sglang" else "auto", "fp16": "auto"}
         if engine == "sglang":
-            formats["fp4"] = "fp4_mx_block16" if _says(launch, "names_fp4_recipes") else "fp4_e2m1"
+            formats["fp4"] = "fp4_mx_block16" if says(launch, "names_fp4_recipes") else "fp4_e2m1"
         if kv_dtype not in formats:
-            raise ExportError(f"{_version(launch)} has no KV cache format {kv_dtype}")
+            raise ExportError(f"{release_title(launch)} has no KV cache format {kv_dtype}")
         return formats[kv_dtype]
 
     return value
@@ -97,7 +91,7 @@ def _of_all_groups(launch: Launch, limit: int) -> int:
 
 def _attention_groups(launch: Launch, *, is_named: bool) -> Value:
     """SGLang's attention groups; None where the release counts them by another flag. is_named: by one of their own."""
-    if _says(launch, "has_attention_groups") is not is_named:
+    if says(launch, "has_attention_groups") is not is_named:
         return None
     return _beyond_one(launch.pool.attention_data_parallel)
 
@@ -134,7 +128,7 @@ def _schedule_policy(launch: Launch) -> str:
     if not QUEUE_ORDERS[name].flag:
         known = " or ".join(order.flag for order in QUEUE_ORDERS.values() if order.flag and "sglang" in order.engines)
         raise ExportError(
-            f"{_version(launch)} has no --schedule-policy {name}, which is simulated alone; it takes {known}"
+            f"{release_title(launch)} has no --schedule-policy {name}, which is simulated alone; it takes {known}"
         )
     return QUEUE_ORDERS[name].flag
 
@@ -142,121 +136,16 @@ def _schedule_policy(launch: Launch) -> str:
 def _sglang_fusion(launch: Launch) -> Value:
     """All-reduce fusion by FlashInfer, where stated."""
     fused = launch.pool.engine.fused_all_reduce
-    return "auto" if fused and _says(launch, "names_fusion_backend") else None
+    return "auto" if fused and says(launch, "names_fusion_backend") else None
 
 
 def _sglang_lmcache(launch: Launch) -> Value:
-    if is_moved_by(launch.pool, "lmcache") and _says(launch, "lmcache_is_a_server"):
+    if is_moved_by(launch.pool, "lmcache") and says(launch, "lmcache_is_a_server"):
         raise ExportError(
-            f"{_version(launch)} has LMCache as a server, for which nothing is written here; set engine.version to one "
-            "before 0.5.21, or movement.kv_connector: hicache"
+            f"{release_title(launch)} has LMCache as a server, for which nothing is written here; set engine.version "
+            "to one before 0.5.21, or movement.kv_connector: hicache"
         )
     return is_moved_by(launch.pool, "lmcache")
-
-
-#: Connectors that support the hybrid KV cache manager (``SupportsHMA``): in each release, and since
-#: ``knows_offloading_connector``. Read in 0.19.1 and 0.33.0.
-_HYBRID_CONNECTORS, _HYBRID_CONNECTORS_LATER = {"NixlConnector"}, {"NixlConnector", "OffloadingConnector"}
-
-
-def _vllm_hybrid_manager(launch: Launch) -> bool | None:
-    """What to say of the hybrid KV cache manager: on or off; None where vLLM decides as was simulated.
-
-    The manager keeps windows and linear attention's states apart from full attention. Without it, layers with windows
-    keep their complete context, and models with linear attention do not start.
-
-    Raises:
-        ExportError: the model needs the manager, which a connector lacks.
-    """
-    connectors, decides = vllm_connectors(launch.pool), _says(launch, "knows_offloading_connector")
-    if not connectors:
-        return None
-    able = set(connectors) <= (_HYBRID_CONNECTORS_LATER if decides else _HYBRID_CONNECTORS)
-    # MultiConnector was not able before, whatever it joins.
-    able = able and (decides or len(connectors) == 1)
-    if _needs_hybrid_manager(launch):
-        if not able:
-            raise ExportError(_without_hybrid_manager(launch, connectors))
-        return None if decides else True
-    return False if offloading_backend(launch.pool) is not None and not decides else None
-
-
-def _needs_hybrid_manager(launch: Launch) -> bool:
-    return launch.model.linear_attention is not None or launch.model.sliding_window_tokens > 0
-
-
-def _without_hybrid_manager(launch: Launch, connectors: tuple[str, ...]) -> str:
-    """Why a model of several kinds of attention is refused."""
-    pool, linear = launch.pool, launch.model.linear_attention is not None
-    lost = (
-        "models with linear attention do not start"
-        if linear
-        else "layers with a window keep their complete context, in memory that was simulated as free"
-    )
-    remedies = ["leave the tiers out"]
-    if set(connectors) <= _HYBRID_CONNECTORS_LATER:
-        remedies.append("set engine.version to 0.22.0 or newer")
-    elif pool.kv_connector == "lmcache":
-        remedies.append("set movement.kv_connector: offload with engine.version 0.22.0 or newer")
-    return (
-        f"{_version(launch)} turns its hybrid KV cache manager off for these tiers ({', '.join(connectors)}), without "
-        f"which {lost}; {', or '.join(remedies)}"
-    )
-
-
-def _watermark(launch: Launch) -> Value:
-    share = launch.pool.engine.watermark
-    if share > 0 and not _says(launch, "has_watermark"):
-        raise ExportError(f"{_version(launch)} has no watermark; set engine.watermark to 0")
-    return share or None
-
-
-#: Blocks of dense MLA: FlashMLA and FlashInfer's kernels take 64 tokens, 16 leaves slow ones alone (``v1/attention/
-#: backends/mla``: get_supported_kernel_block_sizes).
-VLLM_MLA_BLOCK = 64
-
-
-#: Attention on GPUs takes blocks of multiples of 16 tokens (``get_supported_kernel_block_sizes``: 16, 32, 64, 128 or
-#: MultipleOf(16) in each backend but AITER's for MLA).
-VLLM_BLOCK_MULTIPLE = 16
-
-
-def vllm_block_size(launch: Launch) -> int:
-    """Tokens of a block: as simulated, but 64 in the place of vLLM's default under MLA.
-
-    Raises:
-        ExportError: no attention backend takes it.
-    """
-    page = launch.pool.engine.page_size
-    if page % VLLM_BLOCK_MULTIPLE:
-        raise ExportError(
-            f"{_version(launch)} has no attention backend on GPUs for blocks of {page} tokens; set engine.page_tokens "
-            f"to a multiple of {VLLM_BLOCK_MULTIPLE}, or leave it out"
-        )
-    return VLLM_MLA_BLOCK if launch.model.mla is not None and page == PAGE_TOKENS["vllm"] else page
-
-
-def vllm_blocks(launch: Launch) -> int | None:
-    """Number of simulated blocks, including the one that vLLM reserves.
-
-    None for a model with linear attention, or with windows that were set aside: vLLM's blocks cover other layers then.
-    """
-    model = launch.model
-    windows = model.sliding_window_tokens > 0 and not model.windows_are_chunks
-    if model.linear_attention is not None or (windows and kv_groups_of(launch.pool, model) is None):
-        return None
-    return launch.kv_capacity_tokens // vllm_block_size(launch)
-
-
-def _vllm_longest(launch: Launch) -> int:
-    """Most tokens of a request. Without chunked prefill vLLM starts only where a step's budget holds all of them."""
-    engine, groups = launch.pool.engine, kv_groups_of(launch.pool, launch.model)
-    longest, size = launch.model.max_context_tokens, vllm_block_size(launch)
-    if groups is None:
-        longest = min(longest, launch.kv_capacity_tokens - size)
-    else:
-        longest = groups.longest_request_tokens(launch.kv_capacity_tokens // size - 1, engine, longest)
-    return longest if engine.chunked_prefill else min(longest, engine.chunk_tokens)
 
 
 def _by_priority(launch: Launch) -> bool:
@@ -326,7 +215,7 @@ VLLM: Table = (
     ("--gpu-memory-utilization", lambda c: c.pool.engine.memory_fraction),
     ("--block-size", vllm_block_size),
     ("--num-gpu-blocks-override", vllm_blocks),
-    ("--max-model-len", _vllm_longest),
+    ("--max-model-len", longest_request_tokens),
     ("--max-num-batched-tokens", lambda c: c.pool.engine.chunk_tokens),
     ("--max-num-seqs", lambda c: c.pool.engine.max_running_requests),
     ("--scheduling-policy", lambda c: "priority" if _by_priority(c) else None),
@@ -334,23 +223,23 @@ VLLM: Table = (
     ("--no-async-scheduling", lambda c: not c.pool.engine.overlap),
     (
         "--no-enable-chunked-prefill",
-        lambda c: not c.pool.engine.chunked_prefill and not _says(c, "has_opposites"),
+        lambda c: not c.pool.engine.chunked_prefill and not says(c, "has_opposites"),
     ),
-    ("--disable-chunked-prefill", lambda c: not c.pool.engine.chunked_prefill and _says(c, "has_opposites")),
+    ("--disable-chunked-prefill", lambda c: not c.pool.engine.chunked_prefill and says(c, "has_opposites")),
     ("--long-prefill-token-threshold", lambda c: c.pool.engine.long_prefill_tokens or None),
     ("--no-scheduler-reserve-full-isl", lambda c: not c.pool.engine.reserve_full_prompt),
     ("--enable-prefix-caching", lambda c: c.pool.engine.prefix_caching),
-    ("--no-enable-prefix-caching", lambda c: not c.pool.engine.prefix_caching and not _says(c, "has_opposites")),
-    ("--disable-prefix-caching", lambda c: not c.pool.engine.prefix_caching and _says(c, "has_opposites")),
-    ("--watermark", _watermark),
+    ("--no-enable-prefix-caching", lambda c: not c.pool.engine.prefix_caching and not says(c, "has_opposites")),
+    ("--disable-prefix-caching", lambda c: not c.pool.engine.prefix_caching and says(c, "has_opposites")),
+    ("--watermark", watermark),
     ("--enforce-eager", lambda c: c.pool.engine.enforce_eager),
     ("--compilation-config", graphs.vllm_compilation),
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["vllm"]),
     ("--kv-offloading-backend", lambda c: offloading_backend(c.pool)),
     ("--kv-offloading-size", lambda c: offloading_gib(c.pool)),
     ("--kv-transfer-config", lambda c: transfer_settings(c.pool)),
-    ("--disable-hybrid-kv-cache-manager", lambda c: _vllm_hybrid_manager(c) is False),
-    ("--no-disable-hybrid-kv-cache-manager", lambda c: _vllm_hybrid_manager(c) is True),
+    ("--disable-hybrid-kv-cache-manager", lambda c: hybrid_manager(c) is False),
+    ("--no-disable-hybrid-kv-cache-manager", lambda c: hybrid_manager(c) is True),
 )
 
 TRTLLM: Table = (

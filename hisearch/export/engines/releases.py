@@ -183,3 +183,13 @@ def release_notice(launches: Iterable[Launch]) -> str:
             "changed since: compare them with the engine's --help."
         )
     return ""
+
+
+def says(launch: Launch, name: str) -> bool:
+    """Whether a change of command lines holds in the launch's release."""
+    return is_changed(launch.pool.engine, name)
+
+
+def release_title(launch: Launch) -> str:
+    """``vllm 0.33.0``, for messages."""
+    return f"{launch.pool.engine.name} {exported_release(launch.pool.engine)}"

@@ -225,7 +225,7 @@ def _arrives(sim, w, r, now):
         pending_loads.missing_object(sim, w, a, al.ABSENT) < 0
         and pending_loads.missing_object(sim, w, a, al.LOADING) < 0
     ):
-        sim.agents.loaders[w].found += 1
+        sim.agents.loaders[w].resident_calls += 1
     if sim.agents.line_slot[w, a] >= 0:
         loads.preempt(sim, w, now)
     if disk.on(sim) and sim.agents.line_slot[load_queue.read_row(sim, w), a] >= 0:

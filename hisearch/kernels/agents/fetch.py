@@ -116,7 +116,7 @@ def settle(sim, w):
     if sim.requests[loader.fetch_request].fetch != f or fetch.refused:
         loader.fetch = -1
         return loader.fetch_agent
-    if fetch.found > 0 and fetch.read == fetch.found:
+    if fetch.stored_tokens > 0 and fetch.read == fetch.stored_tokens:
         if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST:
             sim.counters[la.FAULT] = la.NODE_POOL_FULL
             return -1
@@ -155,7 +155,7 @@ def should_stop(sim, w, r):
     """Whether the fetch under way has more than a batch left to read while call ``r`` will fetch for itself."""
     fetch = sim.fetches[sim.agents.loaders[w].fetch]
     batch = hl.BATCH_PAGES * sim.config.page_tokens
-    if not sim.agents.policy.preempts or fetch.found - fetch.read <= batch:
+    if not sim.agents.policy.preempts or fetch.stored_tokens - fetch.read <= batch:
         return False
     limit = tree.floor_page(sim, sim.trace.input_tokens[r] - 1)
     tokens, _, _ = nodes.find(sim, w, lists.path_end(sim, r), limit)

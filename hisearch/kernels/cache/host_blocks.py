@@ -1,4 +1,4 @@
-"""vLLM's offloading manager: the blocks that host memory holds, their uses, and their eviction (lru or arc).
+"""vLLM's offloading manager: look-ups of the blocks that host memory holds, their uses, and stores of new ones.
 
 The rules and their sources: ``tests.reference.vllm_offload_store``. Arguments ``begin`` and ``end`` (excluded) are
 block numbers on the path to trace node ``trace_node``. With a store threshold, block table v counts look-ups of single
@@ -7,16 +7,10 @@ blocks.
 
 from __future__ import annotations
 
-import numpy as np
-
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import block_table, host_use
+from hisearch.kernels.cache import block_table, host_evictions, host_use
 from hisearch.kernels.cache import host_runs as runs
 from hisearch.kernels.layout import tiers as tl
-
-# Results of an eviction.
-TOO_FEW, DONE, UNSETTLED = 0, 1, 2
-
 
 # ---- look-ups and loads ----------------------------------------------------------------------------------------------
 
@@ -74,16 +68,6 @@ def lookup(sim, v, trace_node, begin, end):
 
 
 @kernel
-def _cut_out(sim, v, d, begin, end):
-    """Cut the part of run ``d`` within (begin, end) out as a run of its own; returns it."""
-    if sim.runs[d].end > end:
-        d = runs.cut(sim, v, d, end)
-    if sim.runs[d].begin < begin:
-        runs.cut(sim, v, d, begin)
-    return d
-
-
-@kernel
 def use(sim, v, trace_node, begin, end, loads):
     """Add ``loads`` to the loads that read the blocks, all of which are held."""
     if loads < 0:
@@ -93,7 +77,7 @@ def use(sim, v, trace_node, begin, end, loads):
         d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
         while d >= 0 and sim.runs[d].end > begin:
             if sim.runs[d].begin < end:
-                d = _cut_out(sim, v, d, begin, end)
+                d = runs.cut_out(sim, v, d, begin, end)
                 sim.runs[d].users += loads
             d = sim.runs[d].higher
         if sim.trace.start_tokens[s] <= begin * sim.offloading.block_tokens:
@@ -119,115 +103,6 @@ def _held(sim, v, trace_node, begin, end):
             break
         s = sim.trace.parent[s]
     return held
-
-
-@kernel
-def _protect(sim, v, trace_node, begin, end):
-    """Protect those of the blocks that are held from eviction by the present call."""
-    mark = sim.stores[v].marks
-    s = trace_node
-    while s > 0:
-        d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
-        while d >= 0 and sim.runs[d].end > begin:
-            if sim.runs[d].begin < end:
-                d = _cut_out(sim, v, d, begin, end)
-                sim.runs[d].mark = mark
-            d = sim.runs[d].higher
-        if sim.trace.start_tokens[s] <= begin * sim.offloading.block_tokens:
-            break
-        s = sim.trace.parent[s]
-
-
-@kernel
-def _is_idle(sim, v, d):
-    run = sim.runs[d]
-    return run.owner < 0 and run.users == 0 and run.mark != sim.stores[v].marks
-
-
-@kernel
-def _idle(sim, v, k, enough):
-    """Evictable blocks of list ``k``, at most ``enough``; -1 where a run with a pending use comes first."""
-    count = 0
-    d = runs.first(sim, v, k)
-    while d >= 0 and count < enough:
-        if sim.runs[d].age == sim.stores[v].age:
-            return -1
-        if _is_idle(sim, v, d):
-            count += runs.length(sim, d)
-        d = sim.runs[d].next
-    return min(count, enough)
-
-
-@kernel
-def _evictable(sim, v):
-    """Blocks that no load reads and that no request is storing."""
-    count = 0
-    for k in (tl.RECENT, tl.FREQUENT):
-        d = runs.first(sim, v, k)
-        while d >= 0:
-            if sim.runs[d].owner < 0 and sim.runs[d].users == 0:
-                count += runs.length(sim, d)
-            d = sim.runs[d].next
-    return count
-
-
-@kernel
-def _evict_from(sim, v, k, count):
-    d = runs.first(sim, v, k)
-    while count > 0:
-        after = sim.runs[d].next
-        if _is_idle(sim, v, d):
-            length = runs.length(sim, d)
-            taken = min(length, count)
-            count -= taken
-            if sim.offloading.arc:
-                if taken < length:
-                    runs.cut(sim, v, d, sim.runs[d].end - taken)
-                runs.move(sim, v, d, k + tl.RECENT_GHOSTS)
-            elif taken < length:
-                runs.trim(sim, v, d, taken)
-            else:
-                runs.drop(sim, v, d)
-        d = after
-
-
-@kernel
-def _cut_ghosts(sim, v, k):
-    """Forget the oldest ghosts beyond the capacity."""
-    while True:
-        over = runs.size(sim, v, k) - sim.stores[v].capacity
-        if over <= 0:
-            return
-        d = runs.first(sim, v, k)
-        if runs.length(sim, d) <= over:
-            runs.drop(sim, v, d)
-        else:
-            runs.trim(sim, v, d, over)
-
-
-@kernel
-def _evict(sim, v, count):
-    """Evict ``count`` blocks that are not protected, or none. Returns ``DONE``, ``TOO_FEW`` or ``UNSETTLED``.
-
-    ARC evicts from T1, one by one, while T1 is not below its target, and the rest from T2.
-    """
-    store = sim.stores[v]
-    most = count
-    if sim.offloading.arc:
-        most = min(count, max(runs.size(sim, v, tl.RECENT) - np.int64(store.target) + 1, 0))
-    recent = _idle(sim, v, tl.RECENT, most)
-    if recent < 0:
-        return UNSETTLED
-    if _idle(sim, v, tl.FREQUENT, count - recent) < count - recent:
-        return TOO_FEW
-    _evict_from(sim, v, tl.RECENT, recent)
-    _evict_from(sim, v, tl.FREQUENT, count - recent)
-    if sim.offloading.arc:
-        _cut_ghosts(sim, v, tl.RECENT_GHOSTS)
-        _cut_ghosts(sim, v, tl.FREQUENT_GHOSTS)
-    store.evicted += count
-    store.evictable -= count
-    return DONE
 
 
 @kernel
@@ -266,7 +141,7 @@ def _forget_ghosts(sim, v, s, begin, end):
     d = sim.run_deepest_cached[v, s]
     while d >= 0 and sim.runs[d].end > begin:
         if sim.runs[d].begin < end and sim.runs[d].list > tl.FREQUENT:
-            d = _cut_out(sim, v, d, begin, end)
+            d = runs.cut_out(sim, v, d, begin, end)
             higher = sim.runs[d].higher
             runs.drop(sim, v, d)
             d = higher
@@ -291,74 +166,16 @@ def _store_range(sim, v, trace_node, begin, end, r):
 
 
 @kernel
-def _is_eligible(sim, v, key):
-    slot = block_table.find(sim, v, key)
-    return slot >= 0 and sim.blocks[v, slot].count >= sim.offloading.threshold
-
-
-@kernel
-def _next_eligible(sim, v, begin, end, offset):
-    """The first range of blocks from ``begin`` on whose look-ups reach the threshold; (end, end) without one."""
-    keys = sim.path[0]
-    while begin < end and not _is_eligible(sim, v, keys[begin - offset]):
-        begin += 1
-    until = begin
-    while until < end and _is_eligible(sim, v, keys[until - offset]):
-        until += 1
-    return begin, until
-
-
-@kernel
-def _protect_eligible(sim, v, trace_node, begin, end):
-    """Protect those of the blocks that reach the threshold from eviction by the present call."""
-    sim.stores[v].marks += 1
-    if sim.offloading.threshold == 0:
-        _protect(sim, v, trace_node, begin, end)
-        return
-    low, high = _next_eligible(sim, v, begin, end, begin)
-    while low < high:
-        _protect(sim, v, trace_node, low, high)
-        low, high = _next_eligible(sim, v, high, end, begin)
-
-
-@kernel
-def _evict_for(sim, v, trace_node, begin, end, missing):
-    """Evict for ``missing`` more blocks, but none of the blocks to be stored; returns whether they fit.
-
-    While running requests fill the store, every one of their steps asks in vain. Only the end of a store or a load
-    makes more blocks evictable, so the list is searched once between two of these.
-    """
-    store = sim.stores[v]
-    held = runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT)
-    short = held + missing - store.capacity
-    if short <= 0:
-        return True
-    if short > store.evictable:
-        return False
-    if missing == end - begin and not sim.offloading.arc and _trim_first(sim, v, short):
-        return True
-    _protect_eligible(sim, v, trace_node, begin, end)
-    verdict = _evict(sim, v, short)
-    if verdict == UNSETTLED:
-        host_use.settle(sim, v)
-        _protect_eligible(sim, v, trace_node, begin, end)
-        verdict = _evict(sim, v, short)
-    if verdict == TOO_FEW:
-        store.evictable = _evictable(sim, v)
-    return verdict == DONE
-
-
-@kernel
 def _missing(sim, v, trace_node, begin, end):
     """Number of the blocks that reach the threshold and are not held."""
     if sim.offloading.threshold == 0:
         return end - begin - _held(sim, v, trace_node, begin, end)
     block_table.fill_path(sim, trace_node, begin, end)
     missing = 0
-    low, high = _next_eligible(sim, v, begin, end, begin)
+    low, high = host_evictions.next_eligible(sim, v, begin, end, begin)
     while low < high:
         missing += high - low - _held(sim, v, trace_node, low, high)
-        low, high = _next_eligible(sim, v, high, end, begin)
+        low, high = host_evictions.next_eligible(sim, v, high, end, begin)
     return missing
 
 
@@ -371,15 +188,15 @@ def begin_store(sim, v, trace_node, begin, end, r):
     missing = _missing(sim, v, trace_node, begin, end)
     if missing == 0:
         return 0
-    if not _evict_for(sim, v, trace_node, begin, end, missing):
+    if not host_evictions.evict_for(sim, v, trace_node, begin, end, missing):
         return -1
     if sim.offloading.threshold == 0:
         _store_range(sim, v, trace_node, begin, end, r)
     else:
-        low, high = _next_eligible(sim, v, begin, end, begin)
+        low, high = host_evictions.next_eligible(sim, v, begin, end, begin)
         while low < high:
             _store_range(sim, v, trace_node, low, high, r)
-            low, high = _next_eligible(sim, v, high, end, begin)
+            low, high = host_evictions.next_eligible(sim, v, high, end, begin)
     store.stored += missing
     store.peak = max(store.peak, runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT))
     return missing
@@ -404,20 +221,6 @@ def _extendable_run(sim, v, trace_node, begin, end, r):
 
 
 @kernel
-def _trim_first(sim, v, short):
-    """Trim ``short`` blocks off the first run in eviction order; False where that run alone does not suffice."""
-    d = runs.first(sim, v, tl.RECENT)
-    if d < 0 or sim.runs[d].age == sim.stores[v].age or sim.runs[d].owner >= 0 or sim.runs[d].users > 0:
-        return False
-    if runs.length(sim, d) <= short:
-        return False
-    runs.trim(sim, v, d, short)
-    sim.stores[v].evicted += short
-    sim.stores[v].evictable -= short
-    return True
-
-
-@kernel
 def extend(sim, v, trace_node, begin, end, r):
     """``begin_store`` and ``host_use.touch`` in one, where they only move the ends of two runs; returns whether it did.
 
@@ -432,7 +235,7 @@ def extend(sim, v, trace_node, begin, end, r):
     count = end - begin
     held = runs.size(sim, v, tl.RECENT)
     short = held + count - store.capacity
-    if short > 0 and not _trim_first(sim, v, short):
+    if short > 0 and not host_evictions.trim_first(sim, v, short):
         return False
     runs.extend(sim, v, d, count)
     store.stored += count

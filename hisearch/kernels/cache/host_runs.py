@@ -200,3 +200,13 @@ def reset(sim):
             sim.run_rows[v, 3 * k + tl.HEAD] = -1
             sim.run_rows[v, 3 * k + tl.TAIL] = -1
             sim.run_rows[v, 3 * k + tl.SIZE] = 0
+
+
+@kernel
+def cut_out(sim, v, d, begin, end):
+    """Cut the part of run ``d`` within (begin, end) out as a run of its own; returns it."""
+    if sim.runs[d].end > end:
+        d = cut(sim, v, d, end)
+    if sim.runs[d].begin < begin:
+        cut(sim, v, d, begin)
+    return d

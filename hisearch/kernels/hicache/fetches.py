@@ -45,7 +45,7 @@ def open_fetch(sim, w, r, trace_node, begin, tokens, above, at_s):
     fetch.begun_s = at_s
     fetch.begin = begin
     fetch.wanted = tokens
-    fetch.found = 0
+    fetch.stored_tokens = 0
     fetch.read = 0
     fetch.far_read = 0
     fetch.request = r

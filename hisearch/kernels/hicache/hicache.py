@@ -11,7 +11,7 @@ finished prompt or output counts a hit on every node that it passes. A node with
 
 Copies to the host run one after another on one stream, copies to HBM on another. A copy locks its node until a pass
 that tries to prefill notes its end. Rules: SGLang 0.5.9's ``HiRadixCache``, as far as recorded; restated in
-``validate.restatement.sglang_host_tree``.
+``tests.reference.restatement.sglang_host_tree``.
 """
 
 from __future__ import annotations

@@ -134,9 +134,9 @@ def _take_hit(sim, w, f):
     """Take host memory for what storage has of fetch ``f``, and queue it to be read."""
     fetch = sim.fetches[f]
     page = sim.config.page_tokens
-    pages = fetch.found // page
+    pages = fetch.stored_tokens // page
     pool = sim.trees[hicache_nodes.host_pool(sim, w)]
-    if fetch.found >= _least_tokens(sim):
+    if fetch.stored_tokens >= _least_tokens(sim):
         if pool.free_pages < pages:
             hicache_memory.evict_host(sim, w, pages)
         pages = min(pages, pool.free_pages)
@@ -147,9 +147,9 @@ def _take_hit(sim, w, f):
     fetch.served = 1
     pool.free_pages -= pages
     pool.peak_pages = max(pool.peak_pages, pool.capacity_pages - pool.free_pages)
-    fetch.found = pages * page
+    fetch.stored_tokens = pages * page
     fetch.taken = 1
-    end = fetch.begin + fetch.found
+    end = fetch.begin + fetch.stored_tokens
     longest = fetch.begin + fetch.wanted
     now = sim.workers[w].now_s
     stores.use(sim, w, fetch.request, fetch.trace_node, fetch.begin, end, longest, now)
@@ -195,7 +195,7 @@ def take_note(sim, w):
         if fetch.registered:
             fetch.noted = fetch.read
             _keep(sim, w, f)
-        host.released_pages += (fetch.found - fetch.noted) // sim.config.page_tokens
+        host.released_pages += (fetch.stored_tokens - fetch.noted) // sim.config.page_tokens
         fetch.served = 0
         servers.forget_fetch(sim, f)
         f = after
@@ -214,7 +214,7 @@ def _is_late(sim, w, r, f):
     fetch = sim.fetches[f]
     lookup = sim.lookups[r]
     now = sim.workers[w].now_s
-    complete = fetch.taken != 0 and fetch.noted >= fetch.found
+    complete = fetch.taken != 0 and fetch.noted >= fetch.stored_tokens
     if not complete and (lookup.late or (lookup.waits and now - lookup.wait_s > lookup.timeout_s)):
         return True
     if not lookup.waits:

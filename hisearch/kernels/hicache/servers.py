@@ -31,7 +31,9 @@ def _part_end(sim, k, now):
     if kind == hl.READER:
         if sim.config.fetches_by_hits and sim.fetches[job].stopped:
             return now
-        return stores.begin_reading(sim, w, job, min(sim.fetches[job].found - sim.fetches[job].read, batch), now)
+        return stores.begin_reading(
+            sim, w, job, min(sim.fetches[job].stored_tokens - sim.fetches[job].read, batch), now
+        )
     if kind == hl.WRITER:
         return stores.begin_writing(sim, w, min(sim.nodes[job].end - sim.hosted[job].written, batch), now)
     return stores.begin_moving(sim, w, job, min(sim.moves[job].end - sim.moves[job].begin, batch), now)
@@ -90,10 +92,10 @@ def forget_fetch(sim, f):
 def _note_hit(sim, w, f, now):
     """End a query, of which the next pass takes note."""
     fetch = sim.fetches[f]
-    fetch.found = 0
+    fetch.stored_tokens = 0
     if not fetch.stopped:
-        fetch.found = stores.look(sim, w, fetch.trace_node, fetch.begin, fetch.begin + fetch.wanted, now)
-    _log(sim, f, now, hl.READING, fetch.found)
+        fetch.stored_tokens = stores.look(sim, w, fetch.trace_node, fetch.begin, fetch.begin + fetch.wanted, now)
+    _log(sim, f, now, hl.READING, fetch.stored_tokens)
     host = sim.hosts[w]
     fetch.next = -1
     if host.hits_head < 0:
@@ -141,7 +143,7 @@ def _end_query(sim, w, f, now):
         return
     longest = fetch.begin + fetch.wanted
     stores.use(sim, w, fetch.request, fetch.trace_node, fetch.begin, fetch.begin + stored_tokens, longest, now)
-    fetch.found = stored_tokens
+    fetch.stored_tokens = stored_tokens
     host.released_pages += (fetch.wanted - stored_tokens) // page
     _log(sim, f, now, hl.READING, stored_tokens)
     queue_fetch(sim, hl.SERVERS * w + hl.READER, f, now)
@@ -155,18 +157,18 @@ def _note_read(sim, w, f, now):
     """
     fetch = sim.fetches[f]
     page = sim.config.page_tokens
-    batch = min(fetch.found - fetch.read, hl.BATCH_PAGES * page)
+    batch = min(fetch.stored_tokens - fetch.read, hl.BATCH_PAGES * page)
     stores.end_reading(sim, w, f, batch, now)
     if not fetch.stopped:
         fetch.read += batch
         fetch.far_read += fetch.far
-        if fetch.read < fetch.found:
+        if fetch.read < fetch.stored_tokens:
             return True
     _log(sim, f, now, hl.READ, fetch.read)
     if sim.config.fetches_by_hits:
         _note_done(sim, w, f)
         return False
-    sim.hosts[w].released_pages += (fetch.found - fetch.read) // page
+    sim.hosts[w].released_pages += (fetch.stored_tokens - fetch.read) // page
     fetch.served = 0
     forget_fetch(sim, f)
     return False

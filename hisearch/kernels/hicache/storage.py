@@ -4,7 +4,7 @@ This is the scheduler's side; the servers in ``hicache.servers`` query, read and
 enters the queue. Admission takes it, as far as it has come, when it reaches the request.
 
 Rules: SGLang 0.5.9's ``HiRadixCache`` and ``HiCacheController``, as far as recorded; restated in
-``validate.restatement.sglang_storage``.
+``tests.reference.restatement.sglang_storage``.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def begin_fetches(sim, w):
 @kernel
 def _deadline_s(sim, f):
     """Longest wait for a fetch under policy ``timeout``, seconds."""
-    return sim.tiers.timeout_base_s + sim.fetches[f].found / 1024 * sim.tiers.timeout_s_per_ki_token
+    return sim.tiers.timeout_base_s + sim.fetches[f].stored_tokens / 1024 * sim.tiers.timeout_s_per_ki_token
 
 
 @kernel
@@ -167,7 +167,7 @@ def take_fetch(sim, w, r):
         return prefetch.take(sim, w, r, f)
     fetch = sim.fetches[f]
     policy = sim.tiers.fetch_policy
-    complete = fetch.found > 0 and fetch.found == fetch.read
+    complete = fetch.stored_tokens > 0 and fetch.stored_tokens == fetch.read
     late = policy == hl.TIMEOUT and sim.workers[w].now_s - fetch.begun_s > _deadline_s(sim, f)
     if policy != hl.BEST_EFFORT and not complete and not late:
         return False

@@ -79,7 +79,7 @@ FETCH = np.dtype(
         ("begun_s", "f8"),
         ("begin", "i8"),  # token after which it begins
         ("wanted", "i8"),  # tokens that host memory was taken for
-        ("found", "i8"),  # tokens that storage has; 0 until the query has ended
+        ("stored_tokens", "i8"),  # tokens that storage has; 0 until the query has ended
         ("read", "i8"),  # tokens that have arrived
         ("far", "i8"),  # of the batch under way, tokens from the farther of two stores
         ("far_read", "i8"),  # likewise, of the tokens that have arrived

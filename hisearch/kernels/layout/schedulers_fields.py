@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 #: State of a worker.
 WORKER: list[tuple[str, str]] = [
     ("look_s", "f8"),  # LOCKSTEP, with tiers: when it looks again after forming no batch; FOREVER_S or NEVER_S
@@ -23,3 +25,14 @@ WORKER: list[tuple[str, str]] = [
     ("lockstep_newest_s", "f8"),
     ("dealt_tokens", "i8"),  # PIPE: prompt tokens of requests dealt to it since it formed a batch
 ]
+
+#: SGLang, TensorRT-LLM: a launched step, for the processing of its results.
+LAUNCH = np.dtype(
+    [
+        ("clock", "i8"),  # the worker's, including the step's decodes
+        ("chunks", "i4"),  # of prompts
+        ("partial", "i4"),  # the request among them whose prompt continues, or -1
+        ("kind", "i4"),
+    ],
+    align=True,
+)

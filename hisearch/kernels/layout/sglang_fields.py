@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from hisearch.base.engine_rules import fields_of
 
 #: State of a request.
@@ -67,3 +69,15 @@ CONFIG: list[tuple[str, str]] = [
     ("preemption_threshold", "i8"),
     *fields_of("sglang"),  # whether each dated rule holds
 ]
+
+#: A request in a waiting queue that is not simply fcfs (see ``sglang.order``).
+QUEUED = np.dtype(
+    [
+        ("key", "i8"),  # lowest first
+        ("stem", "i4"),  # lpm: trace node of the prefix by which requests are grouped, or -1
+    ],
+    align=True,
+)
+
+#: Requests that joined the decodes since the newest decode step, by the end of their prefill.
+JOIN = np.dtype([("at_s", "f8"), ("requests", "i8")], align=True)

@@ -126,15 +126,6 @@ REQUEST = np.dtype(
 TOMBSTONE, FREE, ON_HOST = -1, 1, 2
 
 
-#: SGLang: a request in a waiting queue that is not simply fcfs (see ``sglang.order``).
-QUEUED = np.dtype(
-    [
-        ("key", "i8"),  # lowest first
-        ("stem", "i4"),  # lpm: trace node of the prefix by which requests are grouped, or -1
-    ],
-    align=True,
-)
-
 #: State and totals of a worker.
 WORKER = np.dtype(
     [
@@ -222,21 +213,6 @@ FUTILE_PREEMPTIONS = 1000
 #: Upper bound of the node records that one event takes, per request that a worker may run (and a few): at most six for
 #: each request that ends, is preempted or is admitted.
 NODES_PER_REQUEST = 12
-
-
-#: SGLang, TensorRT-LLM: a launched step, for the processing of its results.
-LAUNCH = np.dtype(
-    [
-        ("clock", "i8"),  # the worker's, including the step's decodes
-        ("chunks", "i4"),  # of prompts
-        ("partial", "i4"),  # the request among them whose prompt continues, or -1
-        ("kind", "i4"),
-    ],
-    align=True,
-)
-
-#: Requests that joined the decodes since the newest decode step, by the end of their prefill.
-JOIN = np.dtype([("at_s", "f8"), ("requests", "i8")], align=True)
 
 #: Settings of a pool. Tokens and pages are int64, seconds float64.
 CONFIG = np.dtype(
@@ -334,7 +310,7 @@ class Sim(Handle):
         "trees": Array(TREE, 1),
         "nodes": Array(NODE, 1),
         "node_ranks": Array(NODE_RANK, 1),
-        "queued": Array(QUEUED, 1),
+        "queued": Array(sglang_fields.QUEUED, 1),
         "tiers": Record(hl.TIERS),
         "store_tiers": Array(hl.STORE_TIER, 1),
         "users": Array("i4", 1),
@@ -384,8 +360,8 @@ class Sim(Handle):
         "residue": Array("i8", 2),
         "finish_heap": Array("i4", 2),
         "batch": Array("i4", 2),
-        "launches": Array(LAUNCH, 1),
-        "joins": Array(JOIN, 2),
+        "launches": Array(schedulers_fields.LAUNCH, 1),
+        "joins": Array(sglang_fields.JOIN, 2),
         "prompts": Array("i4", 2),
         "ends": Array("f8", 2),
         "queue_order": Array("i4", 2),

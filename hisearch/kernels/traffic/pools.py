@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import types
 from numba.extending import intrinsic, overload
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.core.handle import HandleType, handle_at
 from hisearch.kernels.layout import sim as la
+
+# Kinds of a pool's next event.
+SERVED, END, START = 0, 1, 2
 
 
 def at(fleet: Any, p: int) -> la.Sim:
@@ -38,3 +42,22 @@ def _at(fleet, p):  # type: ignore[no-untyped-def]  # numba compares the argumen
         return _as_sim(fleet.sims[p])
 
     return call
+
+
+@kernel
+def update_next_event(fleet, p):
+    """Update the time and kind of pool ``p``'s next event."""
+    sim = at(fleet, p)
+    time = np.inf
+    kind = START
+    if sim.counters[la.EVENT_HEAP] > 0:
+        worker = sim.workers[sim.event_heap[0]]
+        time = worker.event_s
+        kind = START if worker.phase == la.FORMING else END
+    if sim.counters[la.SERVING] > 0:
+        served = sim.servers[sim.server_heap[0]].end_s
+        if served <= time:
+            time = served
+            kind = SERVED
+    fleet.next_s[p] = time
+    fleet.next_kind[p] = kind

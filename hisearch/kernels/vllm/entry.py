@@ -70,7 +70,7 @@ def set_out(sim, w, now, preempted):
     if sim.config.scheduler_kind == la.LOCKSTEP:
         hold_back(sim, w)
         return
-    limit = fast_forward_limit(sim, w, preempted)
+    limit = step.fast_forward_limit(sim, w, preempted)
     if limit > 1:
         worker.fast_forward_s = now
         device.plan_fast_forward(sim, w, now, limit)
@@ -98,27 +98,6 @@ def hold_back(sim, w):
     """Hold the batch just formed until those of the other DP ranks are formed."""
     worker = sim.workers[w]
     schedulers.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
-
-
-@kernel
-def fast_forward_limit(sim, w, preempted):
-    """Steps, including the one just formed, in which all decode, none ends before the last and pages suffice.
-
-    No request is admitted meanwhile: the free pages only become fewer. Cache hits of the first waiting request make up
-    for it only where it goes on from what a request makes here: then the next page so made ends the fast-forward. A
-    request that waits for objects may be admitted at any step.
-    """
-    worker = sim.workers[w]
-    if sim.config.objects and worker.waiting > 0:
-        return 1
-    if preempted or worker.draining > 0 or worker.outstanding != sim.config.overlap or sim.config.schedulers > 1:
-        return 1
-    if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.skipped_head >= 0 or worker.skipped_step > 0:
-        return 1
-    limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
-    if sim.config.shared_outputs and worker.waiting > 0 and worker.running < sim.config.max_running:
-        limit = min(limit, memory.steps_to_shared_page(sim, w, worker.waiting_head) - 1)
-    return 1 + lists.steps_within_pages(sim, w, 1, sim.trees[worker.cache_id].free_pages, limit - 1)
 
 
 @kernel

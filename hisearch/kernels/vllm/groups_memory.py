@@ -1,7 +1,7 @@
 """vLLM's KV cache manager with several groups: block tables, cached prefixes, windows.
 
 Source: ``v1/core/kv_cache_coordinator.py``, ``single_type_kv_cache_manager.py`` and ``kv_cache_manager.py``. Held to
-account by ``hisearch.validate.restatement.vllm_groups``.
+account by ``tests.reference.restatement.vllm_groups``.
 """
 
 from __future__ import annotations

@@ -273,10 +273,10 @@ def _launch(sim, w, now):
 
 @kernel
 def _fast_forward_limit(sim, w, preempted):
-    """Steps as for ``vllm.fast_forward_limit``, in which also nothing is saved."""
+    """Steps as for ``step.fast_forward_limit``, in which also nothing is saved."""
     if sim.workers[w].deferred_head >= 0:
         return 1
-    limit = vllm.fast_forward_limit(sim, w, preempted)
+    limit = step.fast_forward_limit(sim, w, preempted)
     if limit == 1 or not sim.offloading.save_decode:
         return limit
     size = sim.offloading.block_tokens

@@ -217,7 +217,7 @@ def _go_idle(sim, w, now, preempted):
 
 @kernel
 def _fast_forward_limit(sim, w, preempted):
-    """Steps as for ``vllm.fast_forward_limit``, also without a store or look-up visible to other workers.
+    """Steps as for ``step.fast_forward_limit``, also without a store or look-up visible to other workers.
 
     Stores to a worker's private host memory are visible to no other worker: ``_catch_up`` performs them later.
     """
@@ -231,7 +231,7 @@ def _fast_forward_limit(sim, w, preempted):
     # A miss leaves the LRU order as it is, but changes the state of ARC, of a threshold, and of a shared queue.
     if looks and (sim.offloading.arc or sim.offloading.threshold > 0 or shared):
         return 1
-    limit = vllm.fast_forward_limit(sim, w, preempted)
+    limit = step.fast_forward_limit(sim, w, preempted)
     if not (looks or shared or sim.config.log):
         return limit
     ahead = 0 if sim.config.overlap else 1

@@ -17,8 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hisearch.latency.sharding import window_layers
+from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.deployments.engine_rules import rules_in_force
-from hisearch.specs.deployments.pool import EngineSpec, PoolSpec
+from hisearch.specs.deployments.pool import PoolSpec
 from hisearch.specs.models.model import ModelSpec
 
 #: More layers of one kind than of the other, by less than this factor, make one group with padding.

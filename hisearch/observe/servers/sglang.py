@@ -21,6 +21,7 @@ from hisearch.observe.reading import (
     Value,
     first_text,
     histograms_of,
+    kv_dtype_of,
     present,
     settings_of,
 )
@@ -67,7 +68,7 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
     stated: dict[str, Any] = info if isinstance(info, dict) else {}
     merged = dict(arguments) | {name: value for name, value in stated.items() if value is not None}
     settings = settings_of(merged, TABLE)
-    settings["kv_dtype"] = _kv_dtype(str(settings.get("kv_dtype", "auto")))
+    settings["kv_dtype"] = kv_dtype_of(str(settings.get("kv_dtype", "auto")))
     groups = int(merged.get("attn_dp_size") or (merged.get("dp_size") if merged.get("enable_dp_attention") else 1) or 1)
     if groups > 1:
         # ``--tp-size`` counts the ranks of all groups; limits are of all groups too.
@@ -137,8 +138,3 @@ def _of_schedulers(metrics: Metrics, name: str) -> float | None:
             group = labels.get("dp_rank", "")
             groups[group] = max(groups.get(group, 0.0), value)
     return sum(groups.values()) if groups else None
-
-
-def _kv_dtype(name: str) -> str:
-    """``auto`` is the format of the model's activations."""
-    return {"auto": "bf16", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}.get(name, name.partition("_")[0])

@@ -20,6 +20,7 @@ from hisearch.observe.reading import (
     Value,
     first_text,
     histograms_of,
+    kv_dtype_of,
     present,
     settings_of,
 )
@@ -71,7 +72,7 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
     for section in (labels, *(config.get(name) or {} for name in _SECTIONS)):
         merged |= {name: value for name, value in section.items() if value not in (None, "None")}
     settings = settings_of(merged, TABLE)
-    settings["kv_dtype"] = _kv_dtype(str(settings.get("kv_dtype", "auto")))
+    settings["kv_dtype"] = kv_dtype_of(str(settings.get("kv_dtype", "auto")))
     ranks = int(settings.get("tensor_parallel", 1)) * int(settings.get("attention_data_parallel", 1))
     if merged.get("enable_expert_parallel") in (True, "True"):
         settings["expert_parallel"] = ranks
@@ -133,8 +134,3 @@ def moment(answers: Answers, at_s: float) -> Moment:
         "step_tokens": steps,
     }
     return Moment(at_s, present(counters), present(gauges), histograms_of(histograms))
-
-
-def _kv_dtype(name: str) -> str:
-    """``auto`` is the format of the model's activations."""
-    return {"auto": "bf16", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}.get(name, name.partition("_")[0])

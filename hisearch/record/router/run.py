@@ -88,7 +88,7 @@ class _Session:
         self.decoder = Worker(-1, self._arrived, lambda _worker: None)
         self.by_url: dict[str, int] = {}
         self.arrivals: asyncio.Queue[tuple[Worker, asyncio.Event]] = asyncio.Queue()
-        self.told: dict[str, int] = {}
+        self.loads: dict[str, int] = {}
         self.events: list[list[Any]] = []
         self.answers: dict[int, tuple[asyncio.Task[tuple[int, Any]], list[asyncio.Event], int, int]] = {}
         self.lines: asyncio.Queue[str] = asyncio.Queue()
@@ -106,11 +106,11 @@ class _Session:
 
     def _polled(self, worker: Worker) -> None:
         """A worker was asked for its load; the poll is over when all were."""
-        self.told[worker.url] = worker.load or 0
-        if len(self.told) == len(self.workers):
+        self.loads[worker.url] = worker.load or 0
+        if len(self.loads) == len(self.workers):
             if self.by_url:
-                self.events.append(["poll", [self.told[url] for url in sorted(self.by_url, key=self._number)]])
-            self.told = {}
+                self.events.append(["poll", [self.loads[url] for url in sorted(self.by_url, key=self._number)]])
+            self.loads = {}
 
     async def _read_log(self, stream: asyncio.StreamReader) -> None:
         while line := await stream.readline():
@@ -215,9 +215,9 @@ class _Session:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 _, listed = await call(port, "GET", "/workers")
                 known = {worker.url for worker in self.workers}
-                found = (listed or {}).get("workers", [])
-                urls = [row["url"] for row in found if row["url"] in known]
-                if len(found) == len(known) + self.is_pd and all(row.get("is_healthy", True) for row in found):
+                rows = (listed or {}).get("workers", [])
+                urls = [row["url"] for row in rows if row["url"] in known]
+                if len(rows) == len(known) + self.is_pd and all(row.get("is_healthy", True) for row in rows):
                     self.by_url = {url: number for number, url in enumerate(urls)}
                     await asyncio.sleep(0.5)
                     return

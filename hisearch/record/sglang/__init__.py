@@ -57,14 +57,14 @@ def version() -> str:
         EngineError: none, or of a version that is not known here.
     """
     try:
-        found = installed_version("sglang")
+        release = installed_version("sglang")
     except PackageNotFoundError:
         raise EngineError(
             "sglang is not installed in this environment: run hisearch.record with the Python that has the engine"
         ) from None
-    if found not in VERSIONS:
-        raise EngineError(f"sglang {found}: only {' and '.join(VERSIONS)} can be recorded")
-    return found
+    if release not in VERSIONS:
+        raise EngineError(f"sglang {release}: only {' and '.join(VERSIONS)} can be recorded")
+    return release
 
 
 def draw(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:

@@ -220,7 +220,7 @@ def together(named: Sequence[Named], points: Mapping[int, _Point]) -> list[Named
     kept: list[Named] = []
     for entry in named:
         at = points[entry.trial.number]
-        place = next((i for i, one in enumerate(kept) if math.dist(points[one.trial.number], at) < _COINCIDE), None)
+        place = next((i for i, mark in enumerate(kept) if math.dist(points[mark.trial.number], at) < _COINCIDE), None)
         if place is None:
             kept.append(entry)
             continue

@@ -110,7 +110,8 @@ def _nearest(trials: list[Trial]) -> list[Trial]:
 
 def _rungs(entries: list[tuple[Trial, str, str]]) -> Ladder:
     entries = sorted(
-        {trial.number: (trial, who, kind) for trial, who, kind in reversed(entries)}.values(), key=_price_of
+        {trial.number: (trial, who, kind) for trial, who, kind in reversed(entries)}.values(),
+        key=lambda entry: entry[0].metrics["usd_per_hour"],
     )
     lines, common = _without_common(describe_each([trial.deployment for trial, _, _ in entries]))
     most = max((trial.metrics["usd_per_hour"] for trial, _, _ in entries), default=1.0) or 1.0
@@ -133,10 +134,6 @@ def _without_common(lines: list[str]) -> tuple[list[str], str]:
     parts = [line.split(_BETWEEN) for line in lines]
     common = [part for part in parts[0][1:] if all(part in other[1:] for other in parts)] if len(parts) > 1 else []
     return [_BETWEEN.join(p for p in line if p not in common) for line in parts], _BETWEEN.join(common)
-
-
-def _price_of(entry: tuple[Trial, str, str]) -> float:
-    return entry[0].metrics["usd_per_hour"]
 
 
 def alternatives(data: ReportInput) -> Alternatives | None:

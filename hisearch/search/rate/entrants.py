@@ -11,7 +11,7 @@ from hisearch.search.model.deployments import deployment_of, router_configs
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.routing_configs import lone, pd_configs, unified_configs
 from hisearch.search.stages.clusters import within_limits
-from hisearch.search.stages.execution import ExecutionReport
+from hisearch.search.stages.execution_report import ExecutionReport
 from hisearch.specs.deployments.deployment import DeploymentSpec
 
 #: Best workers of each side of a disaggregated deployment, by rate per accelerator, that are paired.

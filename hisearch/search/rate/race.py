@@ -154,7 +154,7 @@ class Race:
             return Score(seen[load].metrics, seen[load].slo, seen[load].feasible)
 
         try:
-            found = capacity(
+            largest = capacity(
                 score_at,
                 start=min(max(start, least), MOST_LOAD),
                 growth=GROWTH,
@@ -164,6 +164,6 @@ class Race:
             )
         except TRIAL_ERRORS:
             return None
-        carried = Carried(deployment, found, seen.get(found.load), seen.get(found.infeasible_load))
+        carried = Carried(deployment, largest, seen.get(largest.load), seen.get(largest.infeasible_load))
         self.carried.append(carried)
         return carried

@@ -38,9 +38,6 @@ from hisearch.search.model.sizing import Counts
 from hisearch.search.stages.execution import (
     LEAST_MARGIN,
     LEAST_PRICE,
-    ExecutionReport,
-    Refusals,
-    Shortfall,
     alone_of,
     beaten,
     groups,
@@ -50,6 +47,7 @@ from hisearch.search.stages.execution import (
     select,
     size_group,
 )
+from hisearch.search.stages.execution_report import ExecutionReport, Refusals, Shortfall
 from hisearch.specs.deployments.cluster import RoleName
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.studies.pool_space import SideSpace

@@ -10,7 +10,8 @@ from dataclasses import replace
 from hisearch.search.model.candidates import Cluster, Kept
 from hisearch.search.model.problem import Problem
 from hisearch.search.stages.clusters import role_problem, search_clusters
-from hisearch.search.stages.execution import ExecutionReport, group_count, search_execution
+from hisearch.search.stages.execution import group_count, search_execution
+from hisearch.search.stages.execution_report import ExecutionReport
 from hisearch.specs.deployments.cluster import RoleName
 
 

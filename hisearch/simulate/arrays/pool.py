@@ -17,6 +17,7 @@ from hisearch.kernels.layout import costs as cost_layout
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import log as log_layout
+from hisearch.kernels.layout import schedulers_fields, sglang_fields
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tree as tree_layout
 from hisearch.latency.costs import HostFloor, LateCosts, StepCosts
@@ -359,7 +360,7 @@ def allocate(
         ),
         nodes=np.empty(nodes, tree_layout.NODE).view(np.recarray),
         node_ranks=np.empty(nodes if has_node_ranks else 1, tree_layout.NODE_RANK).view(np.recarray),
-        queued=np.empty(count if radix and config.schedule != la.FCFS else 1, la.QUEUED).view(np.recarray),
+        queued=np.empty(count if radix and config.schedule != la.FCFS else 1, sglang_fields.QUEUED).view(np.recarray),
         **tier_arrays.arrays(plan, trace, workers, node_limit),
         hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
         hosts=_hosts(workers if config.hicache or config.store_pool >= 0 else 1, places),
@@ -373,8 +374,8 @@ def allocate(
         residue=np.zeros((workers, config.page_tokens), np.int64),
         finish_heap=np.empty((workers, config.max_running), np.int32),
         batch=np.empty((workers, config.max_running), np.int32),
-        launches=records(2 * workers, la.LAUNCH),
-        joins=np.empty((workers, config.max_running if radix else 1), la.JOIN).view(np.recarray),
+        launches=records(2 * workers, schedulers_fields.LAUNCH),
+        joins=np.empty((workers, config.max_running if radix else 1), sglang_fields.JOIN).view(np.recarray),
         prompts=np.empty((2 * workers, config.max_running) if radix or by_trtllm else (1, 1), np.int32),
         ends=np.empty((2 * workers, config.max_running + 1) if ends else (1, 1), np.float64),
         queue_order=np.empty((2, count if sorts else 1), np.int32),

@@ -10,7 +10,7 @@ class GroupsPlan:
     """Groups of layers; each has a block of its own for a page of tokens.
 
     full: groups of full attention. windowed: groups with a window of ``window_tokens`` tokens, at least 2.
-    retention_tokens: see ``hisearch.validate.restatement.vllm_groups.GroupsConfig``; None: all blocks.
+    retention_tokens: see ``tests.reference.restatement.vllm_groups.GroupsConfig``; None: all blocks.
     """
 
     full: int

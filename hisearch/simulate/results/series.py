@@ -106,7 +106,8 @@ class _Visits(NamedTuple):
 
 
 def _of_worker(visits: list[_Visits], column: str, w: int) -> F8:
-    return _sorted(np.concatenate([getattr(group, column)[group.worker == w] for group in visits]))
+    times_s = np.concatenate([getattr(group, column)[group.worker == w] for group in visits])
+    return np.sort(times_s[np.isfinite(times_s)])
 
 
 def _split_visits(table: RequestTable, kv_arrived_s: F8) -> list[_Visits]:
@@ -139,10 +140,6 @@ def _split_stays(result: Result, times: Residences, kv_arrived_s: F8) -> list[_V
         _Visits(table.worker[request[~before]], times.admitted_s[~before], times.left_s[~before]),
         _Visits(table.worker[request[goes_on]], resumed_s[request[goes_on]], times.left_s[goes_on]),
     ]
-
-
-def _sorted(times_s: F8) -> F8:
-    return np.sort(times_s[np.isfinite(times_s)])
 
 
 def decode_entries(result: Result) -> npt.NDArray[np.bool_]:

@@ -97,7 +97,7 @@ class ObjectUse:
     """Usage of agents' objects at one worker.
 
     Attributes:
-        calls: that reached it. found: calls with all their objects resident.
+        calls: that reached it. resident_calls: calls with all their objects resident.
         loads: completed. loads_ahead: of these, begun before their call. used_ahead: of these, used by a call
             afterwards. preempted: preempted loads. evicted: objects dropped for want of space.
         load_s: link time of the completed loads. stall_s: of it, time that steps waited. wasted_s: link time of the
@@ -117,7 +117,7 @@ class ObjectUse:
     """
 
     calls: int
-    found: int
+    resident_calls: int
     loads: int
     loads_ahead: int
     used_ahead: int

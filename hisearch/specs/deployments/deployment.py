@@ -8,15 +8,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from hisearch.specs.base import Strict
 from hisearch.specs.deployments.cluster import IncidentSpec, RetrySpec, RoleName, TransferSpec
-from hisearch.specs.deployments.pool import (
-    KV_DTYPES,
-    SCHEDULES,
-    CapacityPolicyName,
-    EngineSpec,
-    EvictionName,
-    PoolSpec,
-    ScheduleName,
-)
+from hisearch.specs.deployments.engine import SCHEDULES, CapacityPolicyName, EngineSpec, EvictionName, ScheduleName
+from hisearch.specs.deployments.pool import KV_DTYPES, PoolSpec
 from hisearch.specs.deployments.routing import PROMPT_POLICIES, AdmissionSpec, ModelRoutersSpec, RouterSpec
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.machines.devices import DeviceSpec

@@ -15,7 +15,7 @@ EVICTIONS_SINCE = {"slru": "0.5.10"}
 
 
 class Engine(Protocol):
-    """The settings (``specs.deployments.pool.EngineSpec``) that the checks read."""
+    """The settings (``specs.deployments.engine.EngineSpec``) that the checks read."""
 
     @property
     def name(self) -> EngineName: ...  # noqa: D102

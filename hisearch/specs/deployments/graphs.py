@@ -18,7 +18,7 @@ GRAPH_MODES: dict[EngineName, GraphMode] = {
 
 
 class Engine(Protocol):
-    """The settings (``specs.deployments.pool.EngineSpec``) that are read."""
+    """The settings (``specs.deployments.engine.EngineSpec``) that are read."""
 
     @property
     def name(self) -> EngineName: ...  # noqa: D102

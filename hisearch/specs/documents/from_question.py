@@ -13,6 +13,7 @@ from hisearch.specs.documents.catalogue import Catalogue, is_path
 from hisearch.specs.documents.document import Document
 from hisearch.specs.documents.overrides import apply_overrides
 from hisearch.specs.documents.question import THINK_P90, Question, engine_titles, refused
+from hisearch.specs.documents.question_sample import Sample, mean_think_s
 from hisearch.specs.documents.resolve import resolve_study
 from hisearch.specs.documents.resolved import ResolvedStudy, study_text
 from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError
@@ -23,23 +24,6 @@ from hisearch.specs.studies.slo import SloSpec
 from hisearch.specs.studies.slo_phrase import is_phrase, parse_slo
 from hisearch.specs.studies.study import CAPACITY, StudySpec, WorkloadRef
 from hisearch.specs.wording import closest, listed
-from hisearch.specs.workloads.length_phrase import mean_tokens
-
-#: Requests that lie above the SLO's highest percentile, at least: their number is then known to a seventh.
-ABOVE_PERCENTILE = 50
-
-#: A trace lasts at least so many times as long as a request may stay, so that its empty beginning counts little.
-STAYS = 10
-
-#: Requests of a closed loop beyond the users' first ones, which all arrive at once, as a multiple of what the highest
-#: percentile leaves above it.
-FIRST_ONES = 2
-
-#: Fewest and most requests of a trace.
-LEAST_REQUESTS, MOST_REQUESTS = 2000, 20_000
-
-#: Seconds per output token where the SLO bounds none.
-_TPOT_S = 0.03
 
 #: Simulations of a question that is answered within seconds: of the search, and for how sure the answer is. A search
 #: of 64 finds the price that one of 400 finds, in eight questions of one to three engines and five accelerators.
@@ -122,7 +106,7 @@ def study_from_question(
     model_ref, model = _model(question.model, catalogue)
     slo_ref, slo = _slo(question.slo, catalogue)
     _check_window(question, model.spec)
-    sample = _Sample.of(question, slo)
+    sample = Sample.of(question, slo)
     effort = _SHORT_TRACE if sample.requests <= _SHORT else _LONG_TRACE
     spec = {
         "model": model_ref,
@@ -242,83 +226,7 @@ def _check_window(question: Question, model: ModelSpec) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Sample:
-    """Requests of a trace. span_s: of their arrivals, NaN in a closed loop. stay_s: of a request, at most."""
-
-    requests: int
-    percentile: float
-    span_s: float
-    stay_s: float
-    users: int
-
-    @classmethod
-    def of(cls, question: Question, slo: SloSpec) -> _Sample:
-        """As many as the SLO's highest percentile and the length of a stay ask for."""
-        percentile = max(term.percentile for term in slo.terms)
-        above = max(1.0 - percentile / 100.0, 1e-3)
-        stay_s = _stay_s(question, slo)
-        users = question.concurrency or 0
-        lasting = (question.rate or 0.0) * STAYS * (stay_s * question.turns + _think_s(question) * (question.turns - 1))
-        least = max(LEAST_REQUESTS, ABOVE_PERCENTILE / above, lasting, FIRST_ONES * users / above)
-        requests = min(math.ceil(least), MOST_REQUESTS)
-        return cls(requests, percentile, _span_s(question, requests), stay_s, users)
-
-    def cut(self, question: Question, resolved: ResolvedStudy) -> _Sample:
-        """With as many requests as the study has, which overrides may have changed."""
-        generator = None if isinstance(resolved.workload, Path) else resolved.workload.spec.generator
-        if generator is None or generator.requests is None:
-            return self
-        return replace(self, requests=generator.requests, span_s=_span_s(question, generator.requests))
-
-    @property
-    def sentence(self) -> str:
-        """How many, and why."""
-        above = math.floor(self.requests * (1.0 - self.percentile / 100.0) + 1e-9)
-        span = f"{self.span_s:,.0f} s, " if math.isfinite(self.span_s) else ""
-        return f"{self.requests:,} requests are simulated ({span}{above:,} of them above p{self.percentile:g})."
-
-    @property
-    def caution(self) -> str:
-        """Why they are too few; "" where they are not."""
-        if math.isfinite(self.span_s) and self.span_s < 2 * self.stay_s:
-            return (
-                f"{self.requests:,} requests last {self.span_s:,.0f} s, and one may stay for {self.stay_s:,.0f} s: "
-                "queues are still filling when the simulation ends, and figures are too good. Raise requests in the "
-                "study and run it"
-            )
-        first = self.users / self.requests
-        if self.users and first > 1.0 - self.percentile / 100.0:
-            return (
-                f"the {self.users:,} users begin at once, and these first requests are {100 * first:.2g} % of all: "
-                f"p{self.percentile:g} is theirs. Raise requests in the study and run it"
-            )
-        return ""
-
-
-def _span_s(question: Question, requests: int) -> float:
-    return requests / question.rate if question.rate is not None else math.nan
-
-
-def _stay_s(question: Question, slo: SloSpec) -> float:
-    """Seconds that a request of mean length stays where the SLO just holds."""
-    bounds = {
-        metric: min((term.at_most_s for term in slo.terms if term.metric == metric), default=None)
-        for metric in ("ttft_s", "tpot_s", "e2e_s")
-    }
-    ttft_s = bounds["ttft_s"] or 1.0
-    tpot_s = bounds["tpot_s"] or _TPOT_S
-    stay_s = ttft_s + tpot_s * mean_tokens(question.output_lengths)
-    return min(stay_s, bounds["e2e_s"] or math.inf)
-
-
-def _think_s(question: Question) -> float:
-    """Mean think time: lognormal by its median and its 90th percentile."""
-    sigma = math.log(THINK_P90) / 1.2815515655446004
-    return question.think_s * math.exp(sigma**2 / 2)
-
-
-def _generator(question: Question, model: ModelSpec, sample: _Sample) -> dict[str, Any]:
+def _generator(question: Question, model: ModelSpec, sample: Sample) -> dict[str, Any]:
     generator: dict[str, Any] = {"requests": sample.requests, "arrivals": _arrivals(question)}
     for key, lengths in (("first_input", question.input_lengths), ("output", question.output_lengths)):
         generator[key] = lengths.model_dump(mode="json", exclude_defaults=True)
@@ -328,7 +236,7 @@ def _generator(question: Question, model: ModelSpec, sample: _Sample) -> dict[st
             sessions["think"] = {"p50_s": question.think_s, "p90_s": question.think_s * THINK_P90}
             if question.rate is not None:
                 # The trace begins in the middle of conversations, so that its rate is the one asked for throughout.
-                generator["warm_up_s"] = float(math.ceil(2 * _think_s(question) * (question.turns - 1)))
+                generator["warm_up_s"] = float(math.ceil(2 * mean_think_s(question) * (question.turns - 1)))
         generator["sessions"] = sessions
     if question.shared:
         generator["shared_prefixes"] = [{"name": "system prompt", "tokens": question.shared, "share": 1.0}]

@@ -76,23 +76,9 @@ def parse_slo(phrase: str) -> SloSpec:
     return SloSpec(terms=list(terms.values()), max_rejected_fraction=rejected or 0.0)
 
 
-def format_slo(slo: SloSpec) -> str:
-    """A phrase that ``parse_slo`` reads as the same SLO."""
-    terms = [
-        f"{term.metric.removesuffix('_s')} p{term.percentile:.12g} <= {_bound(term.at_most_s)}" for term in slo.terms
-    ]
-    if slo.max_rejected_fraction:
-        terms.append(f"rejected <= {slo.max_rejected_fraction!r}")
-    return ", ".join(terms)
-
-
 def is_phrase(text: str) -> bool:
     """Whether a text is meant as a phrase, and not as a name or path: it has a blank or a comparison."""
     return any(mark in text.strip() for mark in ("<", "≤", " ", "\t", "\n"))
-
-
-def _bound(seconds: float) -> str:
-    return f"{seconds!r}s"
 
 
 def _term(reader: Phrase) -> SloTerm:

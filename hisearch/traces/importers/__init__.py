@@ -18,7 +18,9 @@ import numpy as np
 from hisearch.base.policies import BENCHMARKS, TRACE_FORMATS
 from hisearch.specs.workloads.workload import TraceFileSpec
 from hisearch.traces.changes.spreading import spread_arrivals, starts_on_quantum
-from hisearch.traces.importers.measurement import Measurement, document_in, read_results
+from hisearch.traces.importers.measured_trace import measured_trace
+from hisearch.traces.importers.measurement import Measurement
+from hisearch.traces.importers.results import document_in, read_results
 from hisearch.traces.reading.canonical import FORMAT, is_header
 from hisearch.traces.reading.columns import ARRIVALS, proposal
 from hisearch.traces.reading.errors import TraceError
@@ -173,7 +175,7 @@ def read_trace(path: Path, spec: TraceFileSpec, *, seed: int = 0) -> Trace:
         raise TraceError.at(f"format {name} records its own times; think does not apply", path=path, key="think")
     source = Source(path, spec, seed, BadRows(path, spec.skip_bad))
     try:
-        trace: Trace = import_module(TRACE_FORMATS.modules[name]).read(source)
+        trace = _read(source, name)
     except MemoryError as error:
         raise TraceError.at("the file's rows do not fit into memory", path=path) from error
     recorded = declared.records_starts and spec.arrivals is None
@@ -186,6 +188,15 @@ def read_trace(path: Path, spec: TraceFileSpec, *, seed: int = 0) -> Trace:
         trace = start_sessions(trace, spec.arrivals, stream("session starts", seed))
     trace = _spread(trace, spec.spread_arrivals_s, declared.quantum_s, stream("spread arrivals", seed))
     return declare_limit(trace, spec.max_output_tokens)
+
+
+def _read(source: Source, name: str) -> Trace:
+    """The trace of a file of format ``name``: of a benchmark's results the requests that it sent."""
+    module = import_module(TRACE_FORMATS.modules[name])
+    if name in BENCHMARKS:
+        return measured_trace(source, module.measurements(read_results(source.path, source.bad)))
+    trace: Trace = module.read(source)
+    return trace
 
 
 def _spread(trace: Trace, quantum_s: float | None, usual_s: float, rng: np.random.Generator) -> Trace:

@@ -11,7 +11,8 @@ import numpy as np
 
 from hisearch.base.dtypes import BOOL, F8
 from hisearch.specs.wording import counted
-from hisearch.traces.importers.measurement import Measurement, PerRequest, ResultObject, check_latencies, names_of
+from hisearch.traces.importers.measurement import Measurement, PerRequest
+from hisearch.traces.importers.results import ResultObject, check_latencies, names_of
 
 _DETAILS = ("input_lens", "output_lens", "ttfts", "itls")
 

@@ -97,14 +97,14 @@ def trace_of(source: Source, calls: Sequence[SpanCall]) -> Trace:
 def _waits_for(calls: Sequence[SpanCall]) -> list[list[int]]:
     """What each call waits for, in order; calls are in order of their starts."""
     of_run: dict[str, list[int]] = {}
-    found = []
+    waits_for = []
     for index, call in enumerate(calls):
         earlier = of_run.setdefault(call.run, [])
         ended = [k for k in earlier[-_MOST_PARALLEL:] if calls[k].end_s <= call.start_s]
         newest_start = max((calls[k].start_s for k in ended), default=0.0)
-        found.append([k for k in ended if calls[k].end_s > newest_start])
+        waits_for.append([k for k in ended if calls[k].end_s > newest_start])
         earlier.append(index)
-    return found
+    return waits_for
 
 
 def _gates(waits_for: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray, int]:

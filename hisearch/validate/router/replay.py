@@ -144,7 +144,7 @@ class _Replay:
         self.worker_of = np.argsort(self.place_of)
         self.sent_to: dict[int, int] = {}
         self.drawn_workers: list[int] = []
-        self.found = RouterCase(str(recording.path), recording.router.policy)
+        self.outcome = RouterCase(str(recording.path), recording.router.policy)
         self.counts: dict[str, Any] = dict.fromkeys(
             ("choices", "equal", "drawn", "trimmings", "equal_trimmings", "redrawings", "equal_redrawings",
              "stale_loads"), 0,
@@ -200,8 +200,8 @@ class _Replay:
         self.counts["drawn"] += by_chance and chosen == worker
         if by_chance:
             self.drawn_workers.append(details[0] if policy == "power_of_two" and details else worker)
-        if chosen != worker and self.found.first_difference is None:
-            self.found = replace(self.found, first_difference=ChoiceDifference(number, prompt, worker, chosen))
+        if chosen != worker and self.outcome.first_difference is None:
+            self.outcome = replace(self.outcome, first_difference=ChoiceDifference(number, prompt, worker, chosen))
         self.sent_to[prompt] = int(self.place_of[worker])
         self.router.send(prompt, self.sent_to[prompt])
 
@@ -238,10 +238,10 @@ class _Replay:
     def case(self) -> RouterCase:
         """What came of it."""
         counts = self.counts
-        chance = self._chance() if self.found.policy in _EVEN else None
+        chance = self._chance() if self.outcome.policy in _EVEN else None
         even = chance is None or chance >= LEAST_CHANCE
         ok = self._agrees() and even and counts["stale_loads"] == 0
-        return replace(self.found, **counts, unseen=len(self.guessed), chance=chance, ok=ok)
+        return replace(self.outcome, **counts, unseen=len(self.guessed), chance=chance, ok=ok)
 
     def _tree_is(self, characters: dict[str, int]) -> bool:
         held = self.router.tree_tokens

@@ -117,12 +117,12 @@ def _numbered(parent: np.ndarray, end: np.ndarray, node_of: np.ndarray) -> TextT
     )
 
 
-def _shared(one: str, other: str) -> int:
+def _shared(first: str, second: str) -> int:
     """Characters that two texts begin with alike."""
-    low, high = 0, min(len(one), len(other))
+    low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if first[low:middle] == second[low:middle]:
             low = middle
         else:
             high = middle - 1

@@ -25,14 +25,14 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import simulate
 from hisearch.specs.deployments.deployment import EngineSpec
-from hisearch.validate.lockstep import Batch, serve
-from hisearch.validate.restatement.content import PathContent
-from hisearch.validate.restatement.recording import Request
 from tests.kernels.systems import compiled, plan, vllm_config
 from tests.reference.cluster import tree_path
 from tests.reference.pipeline import PipelineRequest
 from tests.reference.pipeline import serve as serve_stages
 from tests.reference.random_traces import TraceShape, random_trace
+from tests.reference.restatement.content import PathContent
+from tests.reference.restatement.recording import Request
+from tests.reference.restatement.vllm_lockstep import Batch, serve
 
 ON_PIM = {"attached": ["pim"], "operators": {"decode_attention": "pim"}}
 FFN_ON_NPU = {"attached": ["pim", "npu"], "operators": {"decode_attention": "pim", "ffn": "npu"}}

@@ -6,6 +6,6 @@ it arrives or is retracted. Or it declares ``every_pass`` and has a kernel ``sor
 ``count`` requests of ``queue.collect`` into order whenever a pass tries to prefill. ``arrives(sim, r)``, if it has one,
 prepares a request. Without any of them requests wait in the order in which they came.
 
-The same rule, slowly, belongs into ``validate/restatement/sglang_order.py``. No order may read how many tokens a
+The same rule, slowly, belongs into ``tests/reference/restatement/sglang_order.py``. No order may read how many tokens a
 request will really generate (law L5): ``max_output_tokens`` is what it declares.
 """

@@ -5,20 +5,16 @@ from __future__ import annotations
 import math
 
 from hisearch.base.policies import TraceFormat
-from hisearch.traces.importers.measured_trace import measured_trace
-from hisearch.traces.importers.measurement import (
+from hisearch.traces.importers.measurement import Measurement
+from hisearch.traces.importers.results import (
     UNITS_S,
-    Measurement,
     RequestRows,
     ResultObject,
     Results,
     check_latencies,
     measurement_of,
     names_of,
-    read_results,
 )
-from hisearch.traces.reading.source import Source
-from hisearch.traces.trace import Trace
 
 FORMAT = TraceFormat(
     "Results of AIPerf.",
@@ -48,11 +44,6 @@ def measurements(results: Results) -> list[Measurement]:
     if any(item.get("metadata.request_start_ns") is not None for item in objects):
         return [_of_requests(results, objects)]
     return [_summary(item) for item in objects]
-
-
-def read(source: Source) -> Trace:
-    """The requests of ``profile_export.jsonl``; see ``measurements``."""
-    return measured_trace(source, measurements(read_results(source.path, source.bad)))
 
 
 def _of_requests(results: Results, objects: list[ResultObject]) -> Measurement:

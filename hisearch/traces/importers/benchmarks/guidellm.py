@@ -6,17 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hisearch.base.policies import TraceFormat
-from hisearch.traces.importers.measured_trace import measured_trace
-from hisearch.traces.importers.measurement import (
-    Measurement,
-    RequestRows,
-    ResultObject,
-    Results,
-    rates_of,
-    read_results,
-)
-from hisearch.traces.reading.source import Source
-from hisearch.traces.trace import Trace
+from hisearch.traces.importers.measurement import Measurement, rates_of
+from hisearch.traces.importers.results import RequestRows, ResultObject, Results
 
 FORMAT = TraceFormat(
     "Results of guidellm.",
@@ -45,11 +36,6 @@ def measurements(results: Results) -> list[Measurement]:
             part = f"benchmarks[{index}]"
             runs.append(_run(ResultObject(document.path, document.line, run, f"{part}."), part))
     return runs
-
-
-def read(source: Source) -> Trace:
-    """The requests of all loads; see ``measurements``."""
-    return measured_trace(source, measurements(read_results(source.path, source.bad)))
 
 
 def _run(run: ResultObject, part: str) -> Measurement:

@@ -11,20 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hisearch.base.policies import TraceFormat
-from hisearch.traces.importers.measured_trace import measured_trace
-from hisearch.traces.importers.measurement import (
-    PERCENTILES,
-    Measurement,
-    PerRequest,
-    RequestRows,
-    ResultObject,
-    Results,
-    check_latencies,
-    rates_of,
-    read_results,
-)
-from hisearch.traces.reading.source import Source
-from hisearch.traces.trace import Trace
+from hisearch.traces.importers.measurement import PERCENTILES, Measurement, PerRequest, rates_of
+from hisearch.traces.importers.results import RequestRows, ResultObject, Results, check_latencies
 
 FORMAT = TraceFormat(
     "Results of k6.",
@@ -83,11 +71,6 @@ def measurements(results: Results) -> list[Measurement]:
     if objects[0].get("metrics") is not None:
         return [_summary(item) for item in objects]
     return [_of_samples(results, objects)]
-
-
-def read(source: Source) -> Trace:
-    """The requests of samples with the tags ``vu`` and ``iter``, and with token counts; see ``measurements``."""
-    return measured_trace(source, measurements(read_results(source.path, source.bad)))
 
 
 def _role(name: str) -> _Metric | None:

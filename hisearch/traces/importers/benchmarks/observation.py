@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from hisearch.base.policies import TraceFormat
-from hisearch.traces.importers.measured_trace import measured_trace
-from hisearch.traces.importers.measurement import Measurement, Results, check_latencies, read_results
-from hisearch.traces.reading.source import Source
-from hisearch.traces.trace import Trace
+from hisearch.traces.importers.measurement import Measurement
+from hisearch.traces.importers.results import Results, check_latencies
 
 FORMAT = TraceFormat(
     "Results of hisearch observe.",
@@ -41,8 +39,3 @@ def measurements(results: Results) -> list[Measurement]:
             )
         )
     return made
-
-
-def read(source: Source) -> Trace:
-    """Refused: an observation's load is in workload.yaml or trace.jsonl beside it."""
-    return measured_trace(source, measurements(read_results(source.path, source.bad)))

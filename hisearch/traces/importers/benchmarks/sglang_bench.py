@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from hisearch.base.policies import TraceFormat
 from hisearch.traces.importers.bench_serve import measurement_of
-from hisearch.traces.importers.measured_trace import measured_trace
-from hisearch.traces.importers.measurement import Measurement, Results, read_results
-from hisearch.traces.reading.source import Source
-from hisearch.traces.trace import Trace
+from hisearch.traces.importers.measurement import Measurement
+from hisearch.traces.importers.results import Results
 
 FORMAT = TraceFormat(
     "Results of sglang.bench_serving.",
@@ -24,8 +22,3 @@ def measurements(results: Results) -> list[Measurement]:
     how many requests failed.
     """
     return [measurement_of(run, "sglang.bench_serving", "e2e_latency", "completed") for run in results.objects()]
-
-
-def read(source: Source) -> Trace:
-    """The requests of runs with ``--output-details``; see ``measurements``."""
-    return measured_trace(source, measurements(read_results(source.path, source.bad)))

@@ -6,7 +6,7 @@ import math
 
 from hisearch.base.policies import TraceFormat
 from hisearch.traces.reading.errors import TraceError
-from hisearch.traces.reading.rows import Fields, json_rows
+from hisearch.traces.reading.rows import json_rows
 from hisearch.traces.reading.source import Requests, Source
 from hisearch.traces.reading.times import LONGEST_S
 from hisearch.traces.trace import Trace
@@ -31,7 +31,8 @@ def read(source: Source) -> Trace:
     least, most = 1, 1 << 30
     for line, row in json_rows(source.path, source.bad):
         with source.bad.row(line):
-            rows.append((row.number("arrival_s", maximum=LONGEST_S), *_lengths(row), row.counts("block_ids")))
+            lengths = (row.tokens("input_tokens"), row.tokens("output_tokens"))
+            rows.append((row.number("arrival_s", maximum=LONGEST_S), *lengths, row.counts("block_ids")))
             inputs, count = rows[-1][1], len(rows[-1][3])
             least = max(least, math.ceil(inputs / count) if count else most)
             most = min(most, (inputs - 1) // (count - 1) if count > 1 else most)
@@ -45,7 +46,3 @@ def read(source: Source) -> Trace:
         requests.add(arrival_s, inputs, outputs, ids=ids, known_tokens=inputs)
     requests.sort_by_time(source)
     return requests.build(source, block_tokens=block_tokens)
-
-
-def _lengths(row: Fields) -> tuple[int, int]:
-    return row.tokens("input_tokens"), row.tokens("output_tokens")

@@ -142,10 +142,10 @@ def _take(logged: dict[str, _Logged], clock: _Clock, line: int, content: str) ->
         request = logged.setdefault(name, _Logged(line, clock.seconds(content[: match.start()])))
     ids = _PROMPT_IDS.match(content)
     if ids is not None and ids.group(1) is not None:
-        found = _ids(ids.group(1))
+        prompt_ids = _ids(ids.group(1))
         # With --enable-log-request-prompts a preview of 512 ids follows the complete list.
-        if request.ids is None or len(found) > len(request.ids):
-            request.ids = found
+        if request.ids is None or len(prompt_ids) > len(request.ids):
+            request.ids = prompt_ids
     limits = _MAX_TOKENS.findall(content)
     if received is not None and limits:
         request.limit = int(limits[-1])

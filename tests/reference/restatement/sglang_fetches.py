@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hisearch.validate.restatement.sglang_copies import Clock
-from hisearch.validate.restatement.sglang_host_config import StorageConfig
-from hisearch.validate.restatement.sglang_host_tree import HostTree
-from hisearch.validate.restatement.sglang_state import LiveRequest
-from hisearch.validate.restatement.sglang_storage import AFTER_DEADLINE_S, Prefetch, StorageTier
+from hisearch.validate.hicache_settings import StorageConfig
+from tests.reference.restatement import sglang_host_rules as rules
+from tests.reference.restatement.sglang_copies import Clock
+from tests.reference.restatement.sglang_host_tree import HostTree
+from tests.reference.restatement.sglang_state import LiveRequest
+from tests.reference.restatement.sglang_storage import AFTER_DEADLINE_S, Prefetch, StorageTier
 
 #: Passes until a miss is looked up again, and how often a request is at most.
 RETRY_PASSES, MOST_RETRIES = 8, 8
@@ -278,5 +279,5 @@ class FetchesByHits:
             return True
         if look_up.wait_s is None:
             look_up.wait_s = now
-            look_up.timeout_s = self.storage.config.wait_s(len(prefetch.keys), self.storage.page_size)
+            look_up.timeout_s = rules.wait_s(self.storage.config, len(prefetch.keys), self.storage.page_size)
         return False

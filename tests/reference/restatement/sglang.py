@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hisearch.validate.restatement.recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
-from hisearch.validate.restatement.sglang_admission import Admission, Verdict
-from hisearch.validate.restatement.sglang_cache import KvCache
-from hisearch.validate.restatement.sglang_copies import Clock
-from hisearch.validate.restatement.sglang_host_cache import HostCache
-from hisearch.validate.restatement.sglang_order import WaitingOrder
-from hisearch.validate.restatement.sglang_state import CLIP_OUTPUT_TOKENS, Batch, LiveRequest, SglangConfig
+from tests.reference.restatement.recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
+from tests.reference.restatement.sglang_admission import Admission, Verdict
+from tests.reference.restatement.sglang_cache import KvCache
+from tests.reference.restatement.sglang_copies import Clock
+from tests.reference.restatement.sglang_host_cache import HostCache
+from tests.reference.restatement.sglang_order import WaitingOrder
+from tests.reference.restatement.sglang_state import CLIP_OUTPUT_TOKENS, Batch, LiveRequest, SglangConfig
 
 #: Tokens per remaining request that a retraction frees, and by which it raises the ratio.
 RETRACT_DECODE_STEPS = 20

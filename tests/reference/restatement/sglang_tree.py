@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hisearch.validate.restatement.content import Content, page
+from tests.reference.restatement.content import Content, page
 
 #: Hits from which ``slru`` evicts a node after all others.
 PROTECTED_HITS = 2

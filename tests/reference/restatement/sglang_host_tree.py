@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hisearch.validate.restatement.content import Content
-from hisearch.validate.restatement.sglang_copies import Clock, CopyStream
-from hisearch.validate.restatement.sglang_host_config import HostTierConfig
-from hisearch.validate.restatement.sglang_tree import EvictionPolicy, RadixNode, RadixTree, common_length, eviction_key
+from hisearch.validate.hicache_settings import HostTierConfig
+from tests.reference.restatement import sglang_host_rules as rules
+from tests.reference.restatement.content import Content
+from tests.reference.restatement.sglang_copies import Clock, CopyStream
+from tests.reference.restatement.sglang_tree import EvictionPolicy, RadixNode, RadixTree, common_length, eviction_key
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +174,7 @@ class HostTree(RadixTree):
         if self.config.write_policy == "write_back" or counted_from is None or end * self.page_size <= counted_from:
             return
         node.hits += 1
-        if node.on_host or node.hits < self.config.write_threshold:
+        if node.on_host or node.hits < rules.write_threshold(self.config):
             return
         chain = [node]
         while self.holds("copies_chains") and not _parent(chain[0]).on_host:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hisearch.validate.restatement.sglang_host_config import CopyLaw
+from hisearch.validate.hicache_settings import CopyLaw
 
 __all__ = ["CopyLaw", "Link", "send_over"]
 

@@ -7,10 +7,10 @@ from functools import cache
 from typing import Any, Literal
 
 from hisearch.specs.deployments.engine_rules import rules_in_force
-from hisearch.validate.restatement.recording import Request
-from hisearch.validate.restatement.sglang_copies import Copy
-from hisearch.validate.restatement.sglang_host_config import HostTierConfig
-from hisearch.validate.restatement.sglang_tree import EvictionPolicy, RadixNode
+from hisearch.validate.hicache_settings import HostTierConfig
+from tests.reference.restatement.recording import Request
+from tests.reference.restatement.sglang_copies import Copy
+from tests.reference.restatement.sglang_tree import EvictionPolicy, RadixNode
 
 #: Output tokens that admission reserves per request at most (SGLang's ``CLIP_MAX_NEW_TOKENS``).
 CLIP_OUTPUT_TOKENS = 4096

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hisearch.specs.deployments.engine_rules import rules_of
-from hisearch.validate.restatement.content import page
-from hisearch.validate.restatement.recording import Cost, Recording, Request
-from hisearch.validate.restatement.vllm import WINDOW_SETTINGS, VllmConfig, VllmWorker, drive
-from hisearch.validate.restatement.vllm_state import LiveRequest
+from tests.reference.restatement.content import page
+from tests.reference.restatement.recording import Cost, Recording, Request
+from tests.reference.restatement.vllm import WINDOW_SETTINGS, VllmConfig, VllmWorker, drive
+from tests.reference.restatement.vllm_state import LiveRequest
 
 #: A page of a group that holds no block: it is out of the window.
 _NULL = 0

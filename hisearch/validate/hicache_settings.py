@@ -1,4 +1,4 @@
-"""Settings of SGLang's host and storage tiers (HiCache), with the laws of their copies."""
+"""A recording's settings of SGLang's host and storage tiers (HiCache), with the laws of their copies."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ from typing import Any, Literal, get_args
 
 WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
 PrefetchPolicy = Literal["best_effort", "wait_complete", "timeout"]
-
-#: Share of the host pool's size beyond the device's that prefetches may occupy together.
-_PREFETCH_SHARE = 0.8
-#: Share of the host pool from release 0.5.20 on.
-_PREFETCH_SHARE_BY_HITS = 0.5
 
 
 @dataclass(frozen=True)
@@ -47,14 +42,6 @@ class StorageConfig:
     prefetch_threshold: int = 256
     prefetch_timeout_base_s: float = 1.0
     prefetch_timeout_per_ki_token_s: float = 0.25
-
-    def timeout_s(self, tokens: int) -> float:
-        """Longest wait of ``timeout`` for ``tokens`` hit tokens (0 while the query is under way)."""
-        return self.prefetch_timeout_base_s + tokens / 1024 * self.prefetch_timeout_per_ki_token_s
-
-    def wait_s(self, pages: int, page_size: int) -> float:
-        """The same from release 0.5.20 on, for ``pages`` looked up."""
-        return self.prefetch_timeout_base_s + pages * (page_size / 1024 * self.prefetch_timeout_per_ki_token_s)
 
 
 @dataclass(frozen=True)
@@ -92,20 +79,9 @@ class HostTierConfig:
         settings.expect_empty()
         return config
 
-    @property
-    def write_threshold(self) -> int:
-        """Hits at which a node is copied; ``write_back`` does not count them."""
-        return 1 if self.write_policy == "write_through" else 2
-
     def host_tokens(self, device_tokens: int, page_size: int) -> int:
         """Host pool in whole pages, one more than by the ratio."""
         return (int(device_tokens * self.ratio) // page_size + 1) * page_size
-
-    def prefetch_limit_tokens(self, device_tokens: int, page_size: int, by_hits: bool) -> int:
-        """No prefetch is begun while those under way occupy this much, or by hits look for it."""
-        if by_hits:
-            return int(_PREFETCH_SHARE_BY_HITS * self.host_tokens(device_tokens, page_size))
-        return int(_PREFETCH_SHARE * (self.host_tokens(device_tokens, page_size) - device_tokens))
 
 
 def _storage(settings: _Settings) -> StorageConfig | None:
@@ -161,7 +137,7 @@ class _Settings:
     def expect_empty(self) -> None:
         """Refuse remaining settings."""
         if self._remaining:
-            raise ValueError(f"{self._name}.{min(self._remaining)}: not restated")
+            raise ValueError(f"{self._name}.{min(self._remaining)}: not simulated")
 
     def _take(self, key: str, default: Any) -> Any:
         value = self._remaining.pop(key, default)

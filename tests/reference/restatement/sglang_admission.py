@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 
-from hisearch.validate.restatement.sglang_cache import KvCache
-from hisearch.validate.restatement.sglang_state import CLIP_OUTPUT_TOKENS, LiveRequest, SglangConfig
+from tests.reference.restatement.sglang_cache import KvCache
+from tests.reference.restatement.sglang_state import CLIP_OUTPUT_TOKENS, LiveRequest, SglangConfig
 
 
 class Verdict(enum.Enum):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hisearch.validate.restatement.content import Content
-from hisearch.validate.restatement.sglang_cache import KvCache
-from hisearch.validate.restatement.sglang_state import LiveRequest, SglangConfig
-from hisearch.validate.restatement.sglang_tree import RadixNode
-from hisearch.validate.restatement.splitmix import SplitMix64
+from tests.reference.restatement.content import Content
+from tests.reference.restatement.sglang_cache import KvCache
+from tests.reference.restatement.sglang_state import LiveRequest, SglangConfig
+from tests.reference.restatement.sglang_tree import RadixNode
+from tests.reference.restatement.splitmix import SplitMix64
 
 #: lpm is fcfs while more than this many requests wait.
 LPM_QUEUE_LIMIT = 128

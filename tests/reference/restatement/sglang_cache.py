@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hisearch.validate.restatement.sglang_copies import Copy
-from hisearch.validate.restatement.sglang_state import LiveRequest, SglangConfig
-from hisearch.validate.restatement.sglang_tree import RadixNode, RadixTree
+from tests.reference.restatement.sglang_copies import Copy
+from tests.reference.restatement.sglang_state import LiveRequest, SglangConfig
+from tests.reference.restatement.sglang_tree import RadixNode, RadixTree
 
 
 class OutOfMemoryError(RuntimeError):

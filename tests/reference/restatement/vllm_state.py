@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hisearch.validate.restatement.recording import Request, Step
+from tests.reference.restatement.recording import Request, Step
 
 
 @dataclass(eq=False)

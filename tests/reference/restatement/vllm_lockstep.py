@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hisearch.validate.restatement.recording import BatchEntry, Request
-from hisearch.validate.restatement.vllm import StuckError, VllmConfig, VllmWorker
+from tests.reference.restatement.recording import BatchEntry, Request
+from tests.reference.restatement.vllm import StuckError, VllmConfig, VllmWorker
 
 #: ``(chunks (new, cached), decodes context_before, sequences that sample)`` of one engine's step.
 Batch = tuple[list[tuple[int, int]], list[int], int]

@@ -11,11 +11,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from hisearch.validate.restatement.content import Content
-from hisearch.validate.restatement.sglang_copies import Clock
-from hisearch.validate.restatement.sglang_host_config import StorageConfig
-from hisearch.validate.restatement.sglang_tree import RadixNode
-from hisearch.validate.restatement.transfers import Link
+from hisearch.validate.hicache_settings import StorageConfig
+from tests.reference.restatement import sglang_host_rules as rules
+from tests.reference.restatement.content import Content
+from tests.reference.restatement.sglang_copies import Clock
+from tests.reference.restatement.sglang_tree import RadixNode
+from tests.reference.restatement.transfers import Link
 
 Job = TypeVar("Job")
 
@@ -196,7 +197,7 @@ class StorageTier:
         return min(times, default=None)
 
     def _timeout_s(self, prefetch: Prefetch) -> float:
-        return self.config.timeout_s(prefetch.hit_pages * self.page_size)
+        return rules.timeout_s(self.config, prefetch.hit_pages * self.page_size)
 
     # ---- the servers -----------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hisearch.validate.restatement.content import Content
+from tests.reference.restatement.content import Content
 
 #: ``(chunks (new, cached), decodes context_before, sequences that sample) -> seconds`` of one step.
 Cost = Callable[[list[tuple[int, int]], list[int], int], float]

@@ -6,14 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hisearch.validate.restatement.sglang_cache import KvCache
-from hisearch.validate.restatement.sglang_copies import Clock, Copy, CopyStream
-from hisearch.validate.restatement.sglang_fetches import FetchesByHits, StorageByHits
-from hisearch.validate.restatement.sglang_host_config import HostTierConfig
-from hisearch.validate.restatement.sglang_host_tree import HostTree
-from hisearch.validate.restatement.sglang_state import LiveRequest, SglangConfig
-from hisearch.validate.restatement.sglang_storage import Prefetch, StorageTier
-from hisearch.validate.restatement.sglang_tree import RadixNode
+from hisearch.validate.hicache_settings import HostTierConfig
+from tests.reference.restatement import sglang_host_rules as rules
+from tests.reference.restatement.sglang_cache import KvCache
+from tests.reference.restatement.sglang_copies import Clock, Copy, CopyStream
+from tests.reference.restatement.sglang_fetches import FetchesByHits, StorageByHits
+from tests.reference.restatement.sglang_host_tree import HostTree
+from tests.reference.restatement.sglang_state import LiveRequest, SglangConfig
+from tests.reference.restatement.sglang_storage import Prefetch, StorageTier
+from tests.reference.restatement.sglang_tree import RadixNode
 
 #: Fewer tokens are computed again rather than loaded back.
 LOAD_BACK_TOKENS = 10
@@ -41,7 +42,7 @@ class HostCache(KvCache):
         self.storage: StorageTier | None = None
         self.fetches: FetchesByHits | None = None
         by_hits = config.holds("fetches_by_hits")
-        limit_tokens = host_config.prefetch_limit_tokens(config.capacity_tokens, config.page_size, by_hits)
+        limit_tokens = rules.prefetch_limit_tokens(host_config, config.capacity_tokens, config.page_size, by_hits)
         if host_config.storage and by_hits:
             self.storage = storage = StorageByHits(host_config.storage, config.page_size, clock)
             self.fetches = FetchesByHits(self, storage, limit_tokens)

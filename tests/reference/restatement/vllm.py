@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hisearch.specs.deployments.engine_rules import rules_of
-from hisearch.validate.restatement.content import page
-from hisearch.validate.restatement.recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
-from hisearch.validate.restatement.vllm_pool import BlockPool
-from hisearch.validate.restatement.vllm_state import LiveRequest, Outstanding
+from tests.reference.restatement.content import page
+from tests.reference.restatement.recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
+from tests.reference.restatement.vllm_pool import BlockPool
+from tests.reference.restatement.vllm_state import LiveRequest, Outstanding
 
 #: Preemptions without a token in between, per request that may run, after which the engine is taken to be stuck.
 FUTILE_PREEMPTIONS = 1000

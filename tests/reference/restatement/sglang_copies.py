@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hisearch.validate.restatement.sglang_host_config import CopyLaw
-from hisearch.validate.restatement.sglang_tree import RadixNode
-from hisearch.validate.restatement.transfers import Link
+from hisearch.validate.hicache_settings import CopyLaw
+from tests.reference.restatement.sglang_tree import RadixNode
+from tests.reference.restatement.transfers import Link
 
 
 @dataclass

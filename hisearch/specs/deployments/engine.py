@@ -1,0 +1,238 @@
+"""The serving engine of a pool's workers and its settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import Field, model_validator
+
+from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
+from hisearch.specs.base import (
+    ENGINE_TITLES,
+    Count,
+    EngineName,
+    Fraction,
+    NonNegativeInt,
+    Positive,
+    Strict,
+)
+from hisearch.specs.deployments.engine_settings import check_others_than_trtllm, check_release, check_sglang
+from hisearch.specs.deployments.graphs import GraphMode, check_graphs
+from hisearch.specs.models.experts import ExpertsSpec
+from hisearch.specs.models.pages import PAGE_TOKENS
+from hisearch.specs.policies import name_type, summaries
+
+_ENGINE_EVICTIONS = {name: policy for name, policy in EVICTIONS.items() if policy.engine}
+if TYPE_CHECKING:
+    EvictionName: TypeAlias = str
+    ScheduleName: TypeAlias = str
+else:
+    EvictionName = name_type(_ENGINE_EVICTIONS)
+    ScheduleName = name_type(QUEUE_ORDERS)
+
+CapacityPolicyName = Literal["guaranteed_no_evict", "max_utilization", "static_batch"]
+
+
+ChunkingPolicyName = Literal["first_come_first_served", "equal_progress"]
+
+
+#: Orders of the waiting queue that each engine has.
+SCHEDULES: dict[str, tuple[ScheduleName, ...]] = {
+    engine: tuple(name for name, order in QUEUE_ORDERS.items() if engine in order.engines) for engine in ENGINE_TITLES
+}
+
+
+class EngineSpec(Strict):
+    """Settings of the serving engine, under one name for all engines; `hisearch export` turns them into flags."""
+
+    renamed: ClassVar[dict[str, str]] = {
+        "disable_cuda_graph": "enforce_eager",
+        "cuda_graph_bs": "cudagraph_capture_sizes",
+        "cuda_graph_max_bs": "max_cudagraph_capture_size",
+    }
+
+    name: EngineName = Field(description="Whose step rule is simulated.")
+    version: str = Field(
+        "",
+        description="Release that runs, such as 0.19.1. Its rules decide where they are modelled (docs/engines.md), "
+        "else the nearest release's, which is said; its host work and kernels count where the latency profile knows "
+        "them. Where absent: the rules of the newest modelled release, and the profile's own host work.",
+    )
+    top_p: bool | None = Field(
+        None,
+        description="Requests bound sampling by top-p or top-k, for which vLLM before 0.17 sorts all logits; as the "
+        "model's generation_config.json where absent.",
+    )
+    max_running_requests: Count = Field(
+        256, description="vLLM max_num_seqs; SGLang max_running_requests; TensorRT-LLM max_batch_size."
+    )
+    chunk_tokens: Count = Field(
+        8192,
+        description="Token budget of a step: vLLM max_num_batched_tokens, SGLang chunked_prefill_size, TensorRT-LLM "
+        "max_num_tokens.",
+    )
+    page_tokens: Count | None = Field(
+        None,
+        description="Tokens per KV page; where absent 64 for models with sparse attention, else 16 for vLLM, 1 for "
+        "SGLang and 32 for TensorRT-LLM.",
+    )
+    prefix_caching: bool = Field(True, description="Reuse the KV of shared prompt prefixes.")
+    memory_fraction: Fraction = Field(
+        0.9,
+        description="Share of device memory: vLLM gpu_memory_utilization, SGLang mem_fraction_static; TensorRT-LLM "
+        "kv_cache_config.free_gpu_memory_fraction, of what weights and activations leave.",
+    )
+    max_prefill_tokens: Count = Field(16384, description="SGLang max_prefill_tokens; the others have no such limit.")
+    schedule_conservativeness: Positive = Field(
+        1.0, description="SGLang schedule_conservativeness: how much room admission keeps for outputs to come."
+    )
+    eviction: EvictionName = Field("lru", description="SGLang radix_eviction_policy; the others have lru alone.")
+    schedule: ScheduleName = Field(
+        "fcfs",
+        description="Order of the waiting queue: vLLM scheduling_policy, SGLang schedule_policy; TensorRT-LLM: fcfs. "
+        + summaries(QUEUE_ORDERS),
+    )
+    priority_scheduling: bool = Field(
+        False,
+        description="SGLang enable_priority_scheduling: order the queue by priority, then by schedule, fcfs or lof; "
+        "schedule priority is fcfs with it.",
+    )
+    high_priority_first: bool = Field(
+        False,
+        description="SGLang by priority: higher values are more urgent, as without its "
+        "schedule_low_priority_values_first.",
+    )
+    preemption_threshold: NonNegativeInt = Field(
+        10,
+        description="SGLang priority_scheduling_preemption_threshold: a waiting request preempts running ones whose "
+        "priority differs by more than this.",
+    )
+    prefill_max_requests: Count | None = Field(
+        None, description="SGLang prefill_max_requests: most prompts of a prefill batch; no limit where absent."
+    )
+    overlap: bool = Field(
+        True,
+        description="Form a batch while the one before it runs, as all engines do by default: vLLM async_scheduling, "
+        "SGLang's overlap schedule, TensorRT-LLM's overlap scheduler.",
+    )
+    chunked_prefill: bool = Field(True, description="Cut prompts that exceed what is left of a step's token budget.")
+    long_prefill_tokens: NonNegativeInt = Field(
+        0, description="vLLM long_prefill_token_threshold: most tokens of one request in a step; 0 sets no limit."
+    )
+    reserve_full_prompt: bool = Field(
+        True, description="vLLM scheduler_reserve_full_isl: admit a prompt only where all of it has room."
+    )
+    watermark: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="vLLM: share of all KV pages that admission leaves free while requests run; none by default."
+    )
+    mixed_chunk: bool = Field(False, description="SGLang enable_mixed_chunk: decode along with prefills.")
+    receive_interval: Count = Field(
+        1,
+        description="SGLang scheduler_recv_interval: decode steps between two looks at what has arrived; a prefill and "
+        "an idle engine look at once.",
+    )
+    fused_all_reduce: bool | None = Field(
+        None,
+        description="SGLang enable_flashinfer_allreduce_fusion, vLLM fuse_allreduce_rms of its pass_config: all-reduce "
+        "and the norm behind it in one kernel, SGLang in steps of up to 2,048 tokens, vLLM up to so many bytes. As the "
+        "engine has it where absent: vLLM on Hopper and Blackwell, SGLang not.",
+    )
+    enforce_eager: bool = Field(
+        False,
+        description="No CUDA graphs: vLLM enforce_eager (which does not compile either), SGLang disable_cuda_graph, "
+        "TensorRT-LLM without cuda_graph_config. The host launches every kernel; steps shorter than that wait for it.",
+    )
+    cudagraph_mode: GraphMode | None = Field(
+        None,
+        description="vLLM compilation_config.cudagraph_mode: which steps are replayed whole (full: all, "
+        "full_decode_only: those without prompts), in pieces around attention (piecewise), or both by kind "
+        "(full_and_piecewise, as where absent).",
+    )
+    cudagraph_capture_sizes: list[Count] | None = Field(
+        None,
+        description="Tokens of a step for which graphs are captured, rising: vLLM cudagraph_capture_sizes, SGLang "
+        "cuda_graph_bs, TensorRT-LLM cuda_graph_config.batch_sizes. The profile's where absent.",
+    )
+    max_cudagraph_capture_size: Count | None = Field(
+        None,
+        description="The largest of them: vLLM max_cudagraph_capture_size, SGLang cuda_graph_max_bs, TensorRT-LLM "
+        "cuda_graph_config.max_batch_size. Larger steps are launched kernel by kernel.",
+    )
+    capacity_policy: CapacityPolicyName = Field(
+        "guaranteed_no_evict",
+        description="TensorRT-LLM capacity_scheduler_policy: start a request only where all of its declared output has "
+        "room, or as soon as its prompt has, and pause the last ones where memory runs out; static_batch starts none "
+        "while others decode.",
+    )
+    chunking_policy: ChunkingPolicyName = Field(
+        "first_come_first_served",
+        description="TensorRT-LLM context_chunking_policy: prompts share a step's budget in order, or a page each in "
+        "turn.",
+    )
+    batch_wait_timeout_iters: NonNegativeInt = Field(
+        0, description="TensorRT-LLM batch_wait_timeout_iters: most steps for which prompts wait for more of them."
+    )
+    batch_wait_max_tokens_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0,
+        description="TensorRT-LLM batch_wait_max_tokens_ratio: share of chunk_tokens from which prompts do not wait.",
+    )
+    attention_dp_balance: bool = Field(
+        False,
+        description="TensorRT-LLM attention_dp_config.enable_balance: attention groups hold prompts back until each "
+        "has one.",
+    )
+    attention_dp_timeout_iters: NonNegativeInt = Field(
+        50, description="TensorRT-LLM attention_dp_config.timeout_iters: most steps for which they do."
+    )
+    attention_dp_batching_wait_iters: NonNegativeInt = Field(
+        10,
+        description="TensorRT-LLM attention_dp_config.batching_wait_iters: steps that they wait for more prompts once "
+        "each has one.",
+    )
+
+    experts: ExpertsSpec = Field(
+        ExpertsSpec(), description="How tokens spread over routed experts; of no effect without expert_parallel."
+    )
+
+    @property
+    def page_size(self) -> int:
+        """Tokens per KV page, with the engine's default filled in."""
+        return self.page_tokens if self.page_tokens is not None else PAGE_TOKENS[self.name]
+
+    @property
+    def by_priority(self) -> bool:
+        """Whether the queue is ordered by priority."""
+        return self.priority_scheduling or self.schedule == "priority"
+
+    @model_validator(mode="after")
+    def _check(self) -> EngineSpec:
+        title = ENGINE_TITLES[self.name]
+        check_release(self, self.model_fields_set)
+        check_sglang(self)
+        check_graphs(self)
+        if self.name != "sglang" and self.eviction != "lru":
+            raise ValueError(f"{title} evicts by lru alone; eviction: {self.eviction} needs engine sglang")
+        if self.name != "sglang" and self.receive_interval != 1:
+            raise ValueError(f"{title} has no receive_interval; {self.receive_interval} needs engine sglang")
+        if self.name == "trtllm" and self.fused_all_reduce is not None:
+            raise ValueError(f"fused_all_reduce is a setting of SGLang and vLLM; {title} always does so")
+        if self.schedule not in SCHEDULES[self.name]:
+            raise ValueError(f"{self.name} has no schedule {self.schedule}; known: {', '.join(SCHEDULES[self.name])}")
+        if self.name != "sglang" and self.chunk_tokens < self.max_running_requests:
+            raise ValueError(
+                f"chunk_tokens {self.chunk_tokens} is less than max_running_requests {self.max_running_requests}: "
+                f"{title} needs one token of the budget for each running request"
+            )
+        if self.name == "trtllm":
+            self._check_blocks()
+        else:
+            check_others_than_trtllm(self)
+        return self
+
+    def _check_blocks(self) -> None:
+        """TensorRT-LLM: blocks have 2, 4, 8, … tokens, and a prompt is cut into whole blocks."""
+        page = self.page_size
+        if page < 2 or page & (page - 1):
+            raise ValueError(f"page_tokens {page}: TensorRT-LLM needs a power of two greater than 1")
+        if self.chunk_tokens < page:
+            raise ValueError(f"chunk_tokens {self.chunk_tokens} is less than one page of {page} tokens")
