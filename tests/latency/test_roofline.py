@@ -228,6 +228,33 @@ def test_window_bounds_decode_reads():
     assert beyond[0] == pytest.approx(per_context[0] / 2)
 
 
+@pytest.mark.parametrize(
+    ("capability", "engine", "changes", "reads"),
+    [
+        (8.6, VLLM, {}, 4.0),
+        (12.0, VLLM, {"kv_heads": 4}, 8.0),
+        (8.6, VLLM, {"kv_heads": 32}, 1.0),
+        (9.0, VLLM, {}, 1.0),
+        (10.0, VLLM, {}, 1.0),
+        (None, VLLM, {}, 1.0),
+        (8.6, SGLANG, {}, 1.0),
+        (8.6, VLLM, {"attention_sinks": True}, 1.0),
+        (8.6, VLLM, {"sliding_window_tokens": 0}, 1.0),
+    ],
+)
+def test_query_heads_behind_a_window_read_their_kv_head_each_where_no_kernel_stacks_them(
+    capability, engine, changes, reads
+):
+    windowed = {"sliding_window_tokens": 2048, "sliding_window_layer_fraction": 1.0, **changes}
+    model = LLAMA_8B.model_copy(update=windowed)
+    accelerator = A100.model_copy(update={"compute_capability": capability})
+    priced = PricedWorker(model, accelerator, Parallelism(), None, "bf16", engine, 16384, 256, MILLION)
+    context_s = np.diff(ROOFLINE.worker(priced).decode_s(np.array([64.0, 64.0]), np.array([64e3, 65e3])))[0]
+    once = 2 * model.kv_heads * 128 * 2.0 * 32 * 1000
+    bandwidth = A100.memory_bandwidth_bytes_per_s * PROFILE.decode_attention.bandwidth
+    assert context_s == pytest.approx(reads * once / bandwidth)
+
+
 @pytest.mark.parametrize("model", MODELS, **IDS)
 def test_power_stays_between_idle_and_active(model):
     costs = COMPILED[model.huggingface_id]

@@ -144,7 +144,7 @@ class RooflineWorker:
         total = shape.full_layers * self._decode_layer_s(sequences, context)
         if shape.window_layers:
             windowed = np.minimum(context, sequences * float(shape.window_tokens))
-            total = total + shape.window_layers * self._decode_layer_s(sequences, windowed)
+            total = total + shape.window_layers * self._decode_layer_s(sequences, windowed, shape.window_reads)
         return np.asarray(total * self.scale)
 
     def tabulate(self, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
@@ -184,12 +184,12 @@ class RooflineWorker:
         )
         return self.rates.prefill_attention.seconds(self.attention_dtype, flops, moved)
 
-    def _decode_layer_s(self, sequences: F8, context: F8) -> F8:
+    def _decode_layer_s(self, sequences: F8, context: F8, reads: float = 1.0) -> F8:
         shape, rate, scored = self.attention, self.rates.decode_attention, np.zeros_like(context)
         if shape.index is not None:
             scored = self._index_s(shape.index, rate, context, context)
             context = np.minimum(context, sequences * float(shape.index.topk))
-        moved = context * shape.kv_bytes_per_token + sequences * shape.decode_query_bytes
+        moved = reads * context * shape.kv_bytes_per_token + sequences * shape.decode_query_bytes
         return scored + rate.seconds(self.attention_dtype, context * shape.decode_flops_per_pair, moved)
 
     def _index_s(self, index: IndexShape, rate: Rate, pairs: F8, seen: F8) -> F8:
@@ -231,7 +231,7 @@ def _worker(priced: PricedWorker, rates: Rates, collectives: Collectives) -> Roo
         split=part.parallelism,
         token_ops=token_operators(model, part, dtype, compute_dtype(priced.accelerator, dtype)),
         sequence_ops=sequence_operators(model, part, dtype),
-        attention=attention_shape(model, part, priced.kv_dtype),
+        attention=attention_shape(model, part, priced.kv_dtype, rereads_windows=priced.rereads_windows),
         attention_dtype=wide_dtype(dtype),
         rates=rates,
         collectives=collectives,

@@ -63,6 +63,9 @@ class AcceleratorSpec(Strict):
         None,
         description="Of an NVIDIA GPU without a profile, to which the laws of the nearest measured one are carried.",
     )
+    compute_capability: Positive | None = Field(
+        None, description="NVIDIA's, which decides which attention kernels vLLM runs; unknown where absent."
+    )
     derating: DeratingSpec | None = Field(
         None, description="Of another vendor's GPU without a profile, to which they are carried likewise."
     )
