@@ -2,12 +2,16 @@
 
     idle      ``idle_w``
     standby   ``standby_w`` instead, once a worker has been idle for ``standby_after_s``; it wakes at once
-    active    above idle, in proportion to utilisation
+    active    above idle, while operators run
 
-A device at utilisation ``u``, the larger share of its compute and memory peaks, draws
-``idle_w + u * (active_w - idle_w)``. An operator's energy above idle is therefore its time at peak, times
-``active_w - idle_w``, however long it really took. The linear law is an assumption; ``active_w`` is the board's power
-limit.
+An operator of an accelerator keeps arithmetic busy for ``c`` and memory for ``m`` seconds, at the rates that kernels
+attain, and takes the longer of both. Arithmetic draws ``active_w - idle_w``, memory ``memory_w - idle_w``, and both
+together ``active_w - idle_w`` at most, the board's power limit:
+
+    joules above idle = min(c * (active_w - idle_w) + m * (memory_w - idle_w), max(c, m) * (active_w - idle_w))
+
+Launches, collectives and the host's work draw nothing of it. The law is an assumption; docs/power.md holds it against
+measured watts.
 
 The rest of a node draws ``base_w`` always (waiting CPUs, memory, fans, adapters, disks), and ``cpu_active_w`` more
 while its workers step. Its accelerator slots share both. Links and media add energy per byte.
@@ -146,6 +150,14 @@ def worker_idle_w(accelerator: AcceleratorSpec, tensor_parallel: int, host: Host
     """Watts of an idle worker: its accelerators, and their share of the host's base power where a host is given."""
     host_w = host.base_w * tensor_parallel / host.accelerators if host is not None else 0.0
     return tensor_parallel * accelerator.idle_w + host_w
+
+
+def memory_power_share(accelerator: AcceleratorSpec) -> float:
+    """Watts above idle while memory alone is busy, over those at full use; 0 to 1."""
+    dynamic_w = accelerator.active_w - accelerator.idle_w
+    if accelerator.memory_w is None or dynamic_w <= 0:
+        return 1.0
+    return (accelerator.memory_w - accelerator.idle_w) / dynamic_w
 
 
 def worker_dynamic_w(accelerator: AcceleratorSpec, tensor_parallel: int) -> float:

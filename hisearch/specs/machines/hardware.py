@@ -75,6 +75,11 @@ class AcceleratorSpec(Strict):
     host: str | None = Field(None, description="Name or path of the Host that usually carries it.")
     idle_w: NonNegative = Field(description="Draw when idle.")
     active_w: Positive = Field(description="Draw at full use: the board's power limit.")
+    memory_w: Positive | None = Field(
+        None,
+        description="Draw while memory alone is busy, as in decodes of few sequences: idle_w to active_w, which it is "
+        "where absent, as of GPUs with GDDR memory, which draw their limit.",
+    )
     standby_w: NonNegative | None = Field(
         None, description="Draw in place of idle_w after standby_after_s without work; none of the kind where absent."
     )
@@ -89,6 +94,9 @@ class AcceleratorSpec(Strict):
             raise KeyedError(("reserved_bytes",), message)
         if self.standby_w is not None and self.standby_w > self.idle_w:
             raise KeyedError(("standby_w",), f"must be at most idle_w {self.idle_w:g}, got {self.standby_w:g}")
+        if self.memory_w is not None and not self.idle_w <= self.memory_w <= self.active_w:
+            message = f"must be idle_w {self.idle_w:g} to active_w {self.active_w:g}, got {self.memory_w:g}"
+            raise KeyedError(("memory_w",), message)
         return self
 
 
