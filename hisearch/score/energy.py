@@ -158,8 +158,8 @@ def _moved_j(result: Result) -> _Moved:
     network = others = 0.0
     for link in result.links:
         pool = pools[link.pool]
-        # Traffic through memory that attention groups share has already passed over their own links.
-        if not 0 < link.tier <= len(pool.tier_energy) or link.path == "memory":
+        # Traffic through what is shared on the way to host memory has already passed over links of its own.
+        if not 0 < link.tier <= len(pool.tier_energy) or link.path in ("memory", "shared"):
             continue
         size = link.tokens * pool.tier_energy[link.tier - 1].bytes
         if link.path == "network":

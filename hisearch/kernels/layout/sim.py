@@ -285,10 +285,11 @@ class Sim(Handle):
     deepest_cached (V, M): deepest node of tree v with a page that completes in trace node s, or -1; of a store: its
         first run in trace node s.
     trace_paths (W, depth of the trace tree): nodes on the path of the prompt that is computed in chunks, deepest first.
-    links: of worker w to the host and back at 2 w and 2 w + 1. Then of each store for writing and reading, except host
-        memory of a single worker. Then of each node's network, out and in. Then of host memory itself, in and out, of
-        each worker whose DP ranks share it. Decode workers that write back to another pool's storage have only the
-        links to the host and back and those of the networks.
+    links: of worker w to the host and back at 2 w and 2 w + 1. Then of each store for writing and reading, except
+        host memory of a single worker. Then of each node's network, out and in. Then of what is shared on the way
+        to host memory, into and out of it. shared (W, levels): the link into it that worker w takes, out of it
+        next. Decode workers that write back to another pool's storage have only the links to the host and back and
+        those of the networks.
     store_tiers (tiers of stores,): nearest first. users, users_next (M,), users_end (M,): future users of a trace
         node's pages (see ``foresight``), of length 0 where they are not used.
     offloading: vLLM's tiers, and the state of their KV connectors, of length 1 where there are none: offloaded (N,),
@@ -348,6 +349,7 @@ class Sim(Handle):
         "moves": Array(hl.MOVE, 1),
         "server_heap": Array("i4", 1),
         "links": Array(hl.LINK, 1),
+        "shared": Array("i4", 2),
         "log_fetches": Array(hl.FETCH_LOG, 1),
         "offloading": Record(tl.OFFLOADING),
         "offloaded": Array(tl.OFFLOADED, 1),

@@ -54,7 +54,7 @@ class LinkUse:
         tier: that it leads to, as in ``StoreUse``. path: "medium" for a store's own bandwidth, including the worker's
             link to private host memory; "host" for a worker's link to shared host memory; "network" for a node's
             network, which leads to all tiers of the cluster; "memory" for host memory bandwidth that DP ranks of a
-            worker share, in addition to their own links.
+            worker share, in addition to their own links; "shared" for what slots of a host share on the way there.
         index: of the worker (for "medium" and "host", of its DP rank), store or node. write: towards the tier.
         busy_s: seconds in use, by the end of the run. tokens, transfers: sent, including those waiting or under way at
             the end. pool: index of its pool.

@@ -146,6 +146,15 @@ class BasePartsSpec(Strict):
         return self.cpu_w + self.dram_w + self.links_w + self.nics_w + self.storage_w
 
 
+class SharedLinkSpec(Strict):
+    """What accelerators in neighbouring slots share on their way to host memory."""
+
+    name: str = Field(min_length=1, description="For the reader: a PCIe switch, a root port, memory of a socket.")
+    accelerators: Count = Field(description="Slots that share one of it; they divide the host's.")
+    bandwidth_bytes_per_s: Positive = Field(description="Of one of it, one direction, for all of them together.")
+    latency_s: NonNegative = Field(0.0, description="Of a transfer through it.")
+
+
 class HostSpec(Strict):
     """A server that carries accelerators.
 
@@ -165,6 +174,11 @@ class HostSpec(Strict):
     nvme_bytes: NonNegative = Field(0.0, description="Size of its disks; doctor holds the workers' tiers against it.")
     network: LinkSpec | None = Field(
         None, description="To stores that the cluster shares, for all its workers together; none where absent."
+    )
+    shared: list[SharedLinkSpec] = Field(
+        default_factory=list,
+        description="What copies between accelerators and host memory share beyond each accelerator's own host_link; "
+        "nothing where absent.",
     )
     cpu_cores: NonNegativeInt = Field(0, description="For the reader.")
     cpu_sockets: NonNegativeInt | None = Field(
@@ -197,6 +211,10 @@ class HostSpec(Strict):
         if self.reach % self.accelerators:
             message = f"must be whole hosts of {self.accelerators} accelerators, got {self.reach}"
             raise KeyedError(("peer_domain",), message)
+        for index, link in enumerate(self.shared):
+            if self.accelerators % link.accelerators:
+                message = f"is {link.accelerators}, which does not divide the host's {self.accelerators} slots"
+                raise KeyedError(("shared", index, "accelerators"), message)
         if self.base_parts.total_w > self.base_w:
             message = f"the parts draw {self.base_parts.total_w:g} W, more than base_w, {self.base_w:g} W"
             raise KeyedError(("base_parts",), message)
