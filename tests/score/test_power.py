@@ -131,6 +131,7 @@ def test_components_are_the_same_joules_sorted_otherwise() -> None:
     use, parts, span_s = energy_use(result), energy_parts(result), result.makespan_s
     assert parts.total_j == pytest.approx(use.total_j)
     assert parts.accelerators_j == use.idle_j + use.active_j
+    assert parts.devices_j == 0.0
     assert parts.cpu_j == pytest.approx(2 * 10.0 * span_s + use.cpu_j)
     assert parts.dram_j == pytest.approx(2 * 5.0 * span_s)
     assert parts.links_j == pytest.approx(2 * 4.0 * span_s + use.links_j)

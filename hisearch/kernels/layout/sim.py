@@ -145,6 +145,7 @@ WORKER = np.dtype(
         ("newest_end_s", "f8"),  # when the device is free
         ("busy_s", "f8"),
         ("energy_j", "f8"),
+        ("attached_j", "f8"),  # of that, by devices attached to its accelerators
         ("clock", "i8"),
         ("context_tokens", "i8"),  # decoding requests: sum of tokens read by the next step (known tokens)
         # The most that one of them reads, less ``clock``: constant while it decodes; stale after that one has left.
@@ -265,6 +266,7 @@ CONFIG = np.dtype(
         ("overlap", "i8"),  # a batch is formed while the previous one runs
         ("chunked_prefill", "i8"),  # 0: a prompt is never cut by the budget
         ("log", "i8"),  # 1: steps are logged
+        ("attached", "i8"),  # 1: devices are attached to accelerators, and attached_joules are theirs
         *vllm_fields.CONFIG,
         *sglang_fields.CONFIG,
         *trtllm_fields.CONFIG,
@@ -329,6 +331,7 @@ class Sim(Handle):
         "agents": al.Agents,
         "seconds": Costs,
         "joules": Costs,
+        "attached_joules": Costs,
         "requests": Array(REQUEST, 1),
         "blank": Array(REQUEST, 1),
         "workers": Array(WORKER, 1),

@@ -87,17 +87,22 @@ def accelerator_device(accelerator: AcceleratorSpec, profile: LatencyProfileSpec
         {kind: FamilyRate(term.flops, bandwidth * term.bandwidth, term.launch_s) for kind, term in terms.items()},
     )
     seconds: Law = sheet if accelerator.systolic is None else SystolicLaw(accelerator.systolic, bandwidth)
+    joules: Law = _energy_law(sheet, worker_dynamic_w(accelerator, 1), memory_power_share(accelerator))
     if profile.estimator == "devices" and profile.operators is not None:
-        seconds = MeasuredLaw(read_operators(Path(profile.operators), tensor_parallel), seconds)
-    joules = _energy_law(sheet, worker_dynamic_w(accelerator, 1), memory_power_share(accelerator))
+        tables = read_operators(Path(profile.operators), tensor_parallel)
+        seconds, joules = MeasuredLaw(tables.seconds, seconds), MeasuredLaw(tables.joules, joules)
     return Device(ACCELERATOR, ACCELERATOR, seconds, joules, bandwidth)
 
 
-def attached_device(name: str, spec: DeviceSpec, entry: AttachedDeviceSpec, kv_heads: int) -> Device:
+def attached_device(
+    name: str, spec: DeviceSpec, entry: AttachedDeviceSpec, kv_heads: int, tensor_parallel: int
+) -> Device:
     """Devices attached to one accelerator, which work as one.
 
     Raises:
-        DevicesRefused: the entry maps channels that the device does not have, or its devices cannot be shared so.
+        DevicesRefused: the entry maps channels that the device does not have, its devices cannot be shared so, or
+            measured operators are of one device alone, or have no joules.
+        TraceError: see ``read_operators``.
     """
     count = entry.number
     for key in ("mapping", "stripe_channels"):
@@ -130,6 +135,15 @@ def attached_device(name: str, spec: DeviceSpec, entry: AttachedDeviceSpec, kv_h
         rate = FamilyRate(sheet.flops, bandwidth * sheet.bandwidth, sheet.launch_s)
         by_sheet = SheetLaw(peaks, dict.fromkeys(ALL_KINDS, rate))
         seconds, joules = by_sheet, _energy_law(by_sheet, dynamic_w)
+    if spec.operators is not None:
+        if entry.number != 1:
+            raise DevicesRefused(f"attached.{name}.count", "measured operators are of one device for each accelerator")
+        tables = read_operators(Path(spec.operators), tensor_parallel)
+        if joules is None and set(tables.joules) != set(tables.seconds):
+            raise DevicesRefused(
+                f"attached.{name}", f"{entry.device} has no law of energy: its measured operators need energy_j"
+            )
+        seconds, joules = MeasuredLaw(tables.seconds, seconds), MeasuredLaw(tables.joules, joules)
     return Device(name, spec.kind, seconds, joules, bandwidth, spec.link_j_per_byte, spec.pim is not None, scores_per_s)
 
 

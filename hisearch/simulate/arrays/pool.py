@@ -97,6 +97,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         schedulers=plan.schedulers,
         scheduler_kind=_SCHEDULER_KINDS[plan.scheduler_kind],
         standby_after_s=plan.power.standby_after_s,
+        attached=bool(plan.costs.attached),
         page_tokens=page,
         capacity_pages=plan.kv_capacity_tokens // page,
         host_pages=_host_pages(plan),
@@ -213,6 +214,10 @@ def kernel_costs(costs: StepCosts) -> cost_layout.Costs:
         skew_s=even if costs.skew_s is None else costs.skew_s,
         late=np.ascontiguousarray(late.shares).ravel(),
     )
+
+
+#: Where nothing is attached: tables that are not read.
+_NO_COSTS = StepCosts(0.0, 0.0, np.zeros(1), np.zeros(1), np.zeros((2, 2)), np.zeros((2, 2)))
 
 
 def _scheduler_costs(plan: WorkerPlan) -> StepCosts:
@@ -347,6 +352,7 @@ def allocate(
         trace=trace_of(trace),
         seconds=kernel_costs(_scheduler_costs(plan)),
         joules=kernel_costs(plan.costs.joules),
+        attached_joules=kernel_costs(plan.costs.attached_joules or _NO_COSTS),
         requests=request_records(count),
         blank=request_records(1),
         workers=records(workers, la.WORKER),

@@ -196,7 +196,8 @@ class PoolUse:
         first_worker, workers: index of the first one, and their number.
         kv_capacity_tokens: of a worker, or of each of its DP ranks. idle_w: idle power of a worker's accelerators,
             watts. power: its other draw. model: that it serves. tier_energy: of moving a token's KV, by tier, nearest
-            first. far_hit_tokens, fetches_ahead: of its workers, as in ``Result``.
+            first. far_hit_tokens, fetches_ahead: of its workers, as in ``Result``. attached_idle_w: of idle_w, that of
+            attached devices.
     """
 
     name: str
@@ -210,3 +211,4 @@ class PoolUse:
     tier_energy: tuple[TierEnergy, ...] = ()
     far_hit_tokens: int = 0
     fetches_ahead: bool = False
+    attached_idle_w: float = 0.0
