@@ -1,7 +1,8 @@
 """Power draw: three states of an accelerator, and the rest of a node.
 
     idle      ``idle_w``
-    standby   ``standby_w`` instead, once a worker has been idle for ``standby_after_s``; it wakes at once
+    standby   ``standby_w`` instead, once a worker has been idle for ``standby_after_s``; its next step begins
+              ``wake_s`` later, and costs ``wake_j`` more
     active    above idle, while operators run
 
 An operator of an accelerator keeps arithmetic busy for ``c`` and memory for ``m`` seconds, at the rates that kernels
@@ -49,7 +50,7 @@ class PowerPlan:
 
     accelerators: of the worker.
     standby_saving_w: of one accelerator, idle less standby; with its part of FFN accelerators that stand apart.
-    standby_after_s: idle seconds before standby.
+    standby_after_s: idle seconds before standby. wake_s, wake_j: from standby to a step; joules of all accelerators.
     host_w: the worker's share of its hosts' base load.
     cpu_w: its share of the hosts' CPU power above the base load, while it steps.
     peer_j_per_token: of collectives, per computed token.
@@ -61,6 +62,8 @@ class PowerPlan:
     accelerators: int = 1
     standby_saving_w: float = 0.0
     standby_after_s: float = math.inf
+    wake_s: float = 0.0
+    wake_j: float = 0.0
     host_w: float = 0.0
     cpu_w: float = 0.0
     peer_j_per_token: float = 0.0
@@ -104,6 +107,8 @@ def plan_power(
         accelerators=split.ranks,
         standby_saving_w=saving_w,
         standby_after_s=max(after_s, default=math.inf),
+        wake_s=accelerator.wake_s,
+        wake_j=accelerator.wake_j * split.ranks,
         host_w=sum(carrier.base_w * share for carrier, share in shares),
         cpu_w=sum(carrier.cpu_active_w * share for carrier, share in shares),
         peer_j_per_token=peer_j,

@@ -216,6 +216,7 @@ def _pool_workers(plan: WorkerPlan, sim: la.Sim, members: np.ndarray, end_s: flo
     until_s = np.where(np.isnan(members["gone_s"]), end_s, members["gone_s"])
     after_last_s = until_s - workers["awake_until_s"][::schedulers] - plan.power.standby_after_s
     asleep_s = workers["standby_s"][::schedulers] + np.maximum(after_last_s, 0.0)
+    columns["energy_j"] += workers["wakes"][::schedulers] * plan.power.wake_j
     evicted = sim.trees["evicted_tokens"][: len(workers)]
     return columns | {
         "busy_s": workers["busy_s"].reshape(-1, schedulers).sum(axis=1) / schedulers,

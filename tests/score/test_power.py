@@ -55,6 +55,19 @@ def test_standby_is_what_idle_gaps_exceed_the_delay_by(engine: str, overlap: boo
     assert energy_use(result).idle_j == pytest.approx(idle_j)
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_step_out_of_standby_begins_later_and_costs_more(engine: str) -> None:
+    """Of gaps of 0, 5, 30, 31 and 200 s, three exceed 10 s."""
+    asleep = PowerPlan(standby_saving_w=60.0, standby_after_s=10.0)
+    worker, trace = disaggregated(False, engine, asleep)
+    at_once = simulate(worker, trace)
+    slow = simulate(replace(worker, power=replace(asleep, wake_s=0.5, wake_j=40.0)), trace)
+    later_s = slow.requests.first_token_s - at_once.requests.first_token_s
+    np.testing.assert_allclose(later_s, [0.0, 0.0, 0.5, 0.5, 0.5], atol=1e-9)
+    more_j = float((slow.workers.energy_j - at_once.workers.energy_j).sum())
+    assert more_j == pytest.approx(3 * 40.0)
+
+
 def test_a_worker_that_gets_nothing_sleeps_from_the_first_arrival_on() -> None:
     worker, trace = disaggregated(True, power=PowerPlan(standby_saving_w=1.0, standby_after_s=10.0))
     compiled_trace = compiled(trace.arrays)

@@ -31,10 +31,10 @@ def launch(sim, w, now, seconds):
         queue(sim, w, worker.lockstep_start_s, worker.lockstep_end_s)
         return worker.lockstep_end_s
     if sim.config.scheduler_kind == la.PIPE:
-        end = schedulers.through_stages(sim, w, now, seconds)
+        end = schedulers.through_stages(sim, w, schedulers.awake_at(sim, w, now), seconds)
         queue(sim, w, end - seconds, end)
         return end
-    start = max(now, worker.newest_end_s)
+    start = schedulers.awake_at(sim, w, max(now, worker.newest_end_s))
     end = start + seconds
     if worker.load_back_s > end:
         end = worker.load_back_s

@@ -252,6 +252,7 @@ CONFIG = np.dtype(
         ("schedulers", "i8"),  # per worker: DP ranks or micro-batches, else 1
         ("scheduler_kind", "i8"),
         ("standby_after_s", "f8"),  # idle time after which accelerators draw less
+        ("wake_s", "f8"),  # from then to the start of a step
         ("page_tokens", "i8"),
         ("capacity_pages", "i8"),
         ("host_pages", "i8"),  # 0: no host tier
@@ -266,7 +267,7 @@ CONFIG = np.dtype(
         ("overlap", "i8"),  # a batch is formed while the previous one runs
         ("chunked_prefill", "i8"),  # 0: a prompt is never cut by the budget
         ("log", "i8"),  # 1: steps are logged
-        ("attached", "i8"),  # 1: devices are attached to accelerators, and attached_joules are theirs
+        ("attached", "i8"),  # 1: devices are attached to accelerators, and attached_joules are theirs; 0: not read
         *vllm_fields.CONFIG,
         *sglang_fields.CONFIG,
         *trtllm_fields.CONFIG,

@@ -97,6 +97,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         schedulers=plan.schedulers,
         scheduler_kind=_SCHEDULER_KINDS[plan.scheduler_kind],
         standby_after_s=plan.power.standby_after_s,
+        wake_s=plan.power.wake_s,
         attached=bool(plan.costs.attached),
         page_tokens=page,
         capacity_pages=plan.kv_capacity_tokens // page,
@@ -214,10 +215,6 @@ def kernel_costs(costs: StepCosts) -> cost_layout.Costs:
         skew_s=even if costs.skew_s is None else costs.skew_s,
         late=np.ascontiguousarray(late.shares).ravel(),
     )
-
-
-#: Where nothing is attached: tables that are not read.
-_NO_COSTS = StepCosts(0.0, 0.0, np.zeros(1), np.zeros(1), np.zeros((2, 2)), np.zeros((2, 2)))
 
 
 def _scheduler_costs(plan: WorkerPlan) -> StepCosts:
@@ -352,7 +349,7 @@ def allocate(
         trace=trace_of(trace),
         seconds=kernel_costs(_scheduler_costs(plan)),
         joules=kernel_costs(plan.costs.joules),
-        attached_joules=kernel_costs(plan.costs.attached_joules or _NO_COSTS),
+        attached_joules=kernel_costs(plan.costs.attached_joules or plan.costs.joules),
         requests=request_records(count),
         blank=request_records(1),
         workers=records(workers, la.WORKER),

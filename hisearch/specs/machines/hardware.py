@@ -84,6 +84,8 @@ class AcceleratorSpec(Strict):
         None, description="Draw in place of idle_w after standby_after_s without work; none of the kind where absent."
     )
     standby_after_s: NonNegative = Field(60.0, description="Seconds without work until standby.")
+    wake_s: NonNegative = Field(0.0, description="From standby to the first step: it begins so much later.")
+    wake_j: NonNegative = Field(0.0, description="Of one accelerator for each such start, beyond standby_w.")
     price: Price = Field(description="Of one accelerator, its share of the host included where the host costs 0.")
     provenance: Provenance = Field(description="Where the facts come from.")
 
