@@ -9,6 +9,7 @@ Usage::
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,10 +30,15 @@ from hardware_page import (
 from hardware_published import gpu_and_pim, npu_and_pim, pulses, runs, tpu
 
 from hisearch.api.deployments.workload import load_trace
+from hisearch.hardware.topology import Network
 from hisearch.latency.devices.breakdown import by_operator
 from hisearch.latency.devices.work import Load
 from hisearch.latency.sharding import Parallelism
 from hisearch.score.capacity import capacity
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.devices import NetworkSpec
+from hisearch.specs.machines.hardware import LinkSpec
+from hisearch.specs.machines.laws import CollectiveCurve
 
 NVLINK = {
     "between": ["accelerator", "pim"],
@@ -136,6 +142,41 @@ def networks() -> str:
     return table(head, rows)
 
 
+def switched_s(kind: str, algorithm: str, curve: CollectiveCurve, link: LinkSpec, attained: float) -> Any:
+    """Seconds of a collective by the law of a switch, at the payloads of a measured curve."""
+    network = Network.of(
+        NetworkSpec.model_validate(
+            {
+                "dimensions": [{
+                    "topology": "switch", "ranks": curve.ranks, "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
+                    "latency_s": link.latency_s / 2, "algorithm": algorithm,
+                }]
+            }
+        ),
+        attained,
+    )  # fmt: skip
+    run = network.all_reduce_s if kind == "all_reduce" else network.all_gather_s
+    return run(np.array(curve.payload_bytes), curve.ranks)
+
+
+def collectives() -> str:
+    """Laws of a switch against measured collectives of eight ranks; what a start takes is that of two ranks."""
+    catalogue, rows = Catalogue(), []
+    for kind, algorithm in itertools.product(("all_reduce", "all_gather"), ("ring", "halving_doubling", "direct")):
+        cells = [kind.replace("_", "-"), algorithm]
+        for name in ("a100-80gb", "h100-sxm", "h200", "b200"):
+            profile = catalogue.get("LatencyProfile", f"vllm-{name}").spec
+            link, attained = catalogue.get("Accelerator", name).spec.peer_link, profile.all_reduce.bandwidth
+            curves = {curve.ranks: curve for curve in getattr(profile.laws.collectives, kind)}
+            start_s = curves[2].seconds[0] - switched_s(kind, algorithm, curves[2], link, attained)[0]
+            payload, measured = np.array(curves[8].payload_bytes), np.array(curves[8].seconds)
+            error = 100 * ((switched_s(kind, algorithm, curves[8], link, attained) + start_s) / measured - 1)
+            small, large = (np.median(error[where]) for where in (payload <= 65536, payload >= 16e6))
+            cells.append(f"{small:+.0f} % / {large:+.0f} %")
+        rows.append(cells)
+    return table(("eight ranks", "algorithm", "A100", "H100", "H200", "B200"), rows)
+
+
 def attention_ffn() -> str:
     """Decode throughput per accelerator with attention and FFN apart, by their ratio, beside both together."""
     rows = []
@@ -231,6 +272,7 @@ SECTIONS: dict[str, Callable[[], str | tuple[str, go.Figure]]] = {
     "pulses": pulses,
     "shared-cache": shared_cache,
     "networks": networks,
+    "collectives": collectives,
     "attention-ffn": attention_ffn,
     "offloaded-experts": offloaded_experts,
     "tokens-per-dollar": tokens_per_dollar,

@@ -1,13 +1,18 @@
 """Power draw: three states of an accelerator, and the rest of a node.
 
     idle      ``idle_w``
-    standby   ``standby_w`` instead, once a worker has been idle for ``standby_after_s``; it wakes at once
-    active    above idle, in proportion to utilisation
+    standby   ``standby_w`` instead, once a worker has been idle for ``standby_after_s``; its next step begins
+              ``wake_s`` later, and costs ``wake_j`` more
+    active    above idle, while operators run
 
-A device at utilisation ``u``, the larger share of its compute and memory peaks, draws
-``idle_w + u * (active_w - idle_w)``. An operator's energy above idle is therefore its time at peak, times
-``active_w - idle_w``, however long it really took. The linear law is an assumption; ``active_w`` is the board's power
-limit.
+An operator of an accelerator keeps arithmetic busy for ``c`` and memory for ``m`` seconds, at the rates that kernels
+attain, and takes the longer of both. Arithmetic draws ``active_w - idle_w``, memory ``memory_w - idle_w``, and both
+together ``active_w - idle_w`` at most, the board's power limit:
+
+    joules above idle = min(c * (active_w - idle_w) + m * (memory_w - idle_w), max(c, m) * (active_w - idle_w))
+
+Launches, collectives and the host's work draw nothing of it. The law is an assumption; docs/power.md holds it against
+measured watts.
 
 The rest of a node draws ``base_w`` always (waiting CPUs, memory, fans, adapters, disks), and ``cpu_active_w`` more
 while its workers step. Its accelerator slots share both. Links and media add energy per byte.
@@ -45,7 +50,7 @@ class PowerPlan:
 
     accelerators: of the worker.
     standby_saving_w: of one accelerator, idle less standby; with its part of FFN accelerators that stand apart.
-    standby_after_s: idle seconds before standby.
+    standby_after_s: idle seconds before standby. wake_s, wake_j: from standby to a step; joules of all accelerators.
     host_w: the worker's share of its hosts' base load.
     cpu_w: its share of the hosts' CPU power above the base load, while it steps.
     peer_j_per_token: of collectives, per computed token.
@@ -57,6 +62,8 @@ class PowerPlan:
     accelerators: int = 1
     standby_saving_w: float = 0.0
     standby_after_s: float = math.inf
+    wake_s: float = 0.0
+    wake_j: float = 0.0
     host_w: float = 0.0
     cpu_w: float = 0.0
     peer_j_per_token: float = 0.0
@@ -100,6 +107,8 @@ def plan_power(
         accelerators=split.ranks,
         standby_saving_w=saving_w,
         standby_after_s=max(after_s, default=math.inf),
+        wake_s=accelerator.wake_s,
+        wake_j=accelerator.wake_j * split.ranks,
         host_w=sum(carrier.base_w * share for carrier, share in shares),
         cpu_w=sum(carrier.cpu_active_w * share for carrier, share in shares),
         peer_j_per_token=peer_j,
@@ -146,6 +155,14 @@ def worker_idle_w(accelerator: AcceleratorSpec, tensor_parallel: int, host: Host
     """Watts of an idle worker: its accelerators, and their share of the host's base power where a host is given."""
     host_w = host.base_w * tensor_parallel / host.accelerators if host is not None else 0.0
     return tensor_parallel * accelerator.idle_w + host_w
+
+
+def memory_power_share(accelerator: AcceleratorSpec) -> float:
+    """Watts above idle while memory alone is busy, over those at full use; 0 to 1."""
+    dynamic_w = accelerator.active_w - accelerator.idle_w
+    if accelerator.memory_w is None or dynamic_w <= 0:
+        return 1.0
+    return (accelerator.memory_w - accelerator.idle_w) / dynamic_w
 
 
 def worker_dynamic_w(accelerator: AcceleratorSpec, tensor_parallel: int) -> float:

@@ -59,12 +59,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.latency.served_errors import ServedErrors
+from hisearch.specs.machines.devices import DeviceKind
 
 
 class LateCosts(NamedTuple):
@@ -204,3 +205,23 @@ class CompiledCosts:
     regime_errors: Mapping[str, float] = field(default_factory=dict)
     front_end: FrontEnd = FrontEnd()  # noqa: RUF009  (frozen)
     served: ServedErrors | None = None
+
+    @property
+    def attached(self) -> tuple[str, ...]:
+        """Components that are attached devices."""
+        return tuple(name for name in self.components if name in get_args(DeviceKind))
+
+    @property
+    def attached_joules(self) -> StepCosts | None:
+        """What attached devices have in ``joules``, together; None without them."""
+        parts = [self.components[name] for name in self.attached]
+        if not parts:
+            return None
+        tables = zip(*(part[2:] for part in parts), strict=True)
+        added = [None if of[0] is None else np.asarray(sum(of)) for of in tables]
+        return StepCosts(0.0, 0.0, **dict(zip(StepCosts._fields[2:], added, strict=True)))  # type: ignore[arg-type]
+
+    @property
+    def attached_idle_w(self) -> float:
+        """What attached devices have in ``idle_w``."""
+        return sum(self.idle_w_by_component.get(name, 0.0) for name in self.attached)

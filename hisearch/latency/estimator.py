@@ -81,7 +81,7 @@ class ProfileEstimator:
         """``seconds`` with energy by the roofline, the profile's evidence, and what else is ``known``."""
         return CompiledCosts(
             seconds=seconds,
-            joules=energy_costs(priced),
+            joules=energy_costs(self.profile, priced),
             idle_w=worker_idle_w(priced.accelerator, priced.split.group_ranks),
             profile=self.profile_name,
             evidence=self.profile.evidence,

@@ -30,6 +30,7 @@ their kernels as one:
     dense FFN           norm, gate and up, activation, down                     4           4           2
     routed experts      norm, router, top k, experts, sum                       5          18
     shared experts      gate and up, activation, down, sum                      4           4           2
+    choice of experts   the operators that a model states, less one of them
     narrow formats      a pass that quantises, before each product
     tensor parallelism  an all-reduce behind attention and behind the FFN       2           2
     attention groups    a gather and a scatter around the FFN                   2           2
@@ -98,7 +99,8 @@ def launches_of(
     dense, softmax = model.layers - experts, model.layers - linear
     shared = model.moe is not None and model.moe.shared_experts > 0
     parts = [(softmax, MLA if model.mla is not None else GQA), (linear, LINEAR), (dense, FFN)]
-    parts += [(experts, ROUTED), (experts * shared, SHARED)]
+    choice = model.moe.choice_operators - 1 if model.moe is not None else 0
+    parts += [(experts, ROUTED), (experts * shared, SHARED), (experts, (choice, choice, 0))]
     quantises = (weight_dtype or model.weight_dtype) in QUANTISED
     exchanges = ALL_REDUCE_KERNELS * (split.tensor > 1) + GROUP_KERNELS * (split.attention_data > 1)
     kernels, operators = (

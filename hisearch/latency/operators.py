@@ -111,6 +111,7 @@ class AttentionShape:
 
     Pairs are (query, key) pairs; a query's bytes are its own vector in and its output out.
     decompress_*: per *cached* token of a prefill chunk, to rebuild keys and values from a latent (MLA; else 0).
+    window_reads: times that a decode reads its KV in layers with a window.
     index: of sparse attention; its pairs are those that are read.
     """
 
@@ -125,6 +126,7 @@ class AttentionShape:
     decode_flops_per_pair: float
     decode_query_bytes: float
     index: IndexShape | None = None
+    window_reads: float = 1.0
 
 
 def active_experts(experts: int, experts_per_token: int, tokens: F8) -> F8:
@@ -180,8 +182,8 @@ def _linear_states(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator
     return [Operator("linear_state", "elementwise", dtype, linear.layers, 0.0, moved)]
 
 
-def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType) -> AttentionShape:
-    """Attention of ``model`` on one rank."""
+def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType, *, rereads_windows: bool = False) -> AttentionShape:
+    """Attention of ``model`` on one rank; ``rereads_windows``: see ``PricedWorker``."""
     windowed = window_layers(model)
     heads, kv_bytes, index = part.heads, layer_kv_bytes_per_token(model, part, kv_dtype), None
     if model.mla is None:
@@ -213,6 +215,7 @@ def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType) -> Attention
         decode_flops_per_pair=decode[0],
         decode_query_bytes=decode[1],
         index=index,
+        window_reads=heads / part.kv_heads if rereads_windows else 1.0,
     )
 
 
@@ -254,6 +257,9 @@ def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Ope
         shared = part.shared_intermediate * split.ffn_groups
         widths.append(("expert_activation", moe_layers(model), 3 * (uses * part.expert_intermediate + shared)))
         widths.append(("expert_gather", moe_layers(model), 2 * uses * model.hidden_size))
+        # A single operator is part of what tables of experts measure.
+        if (single := model.moe.choice_operators - 1) > 0:
+            widths.append(("expert_choice", single * moe_layers(model), 2 * model.moe.experts))
     operators = [Operator(name, "elementwise", dtype, layers, 0.0, n * ACTIVATION_BYTES) for name, layers, n in widths]
     return [*operators, *_linear_mixing(model, part, dtype)]
 

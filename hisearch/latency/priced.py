@@ -57,6 +57,20 @@ class PricedWorker:
         return self.weight_dtype if self.weight_dtype is not None else self.model.weight_dtype
 
     @property
+    def rereads_windows(self) -> bool:
+        """Whether every query head reads its KV head from memory by itself, in decodes behind a sliding window.
+
+        FlashAttention 2 stacks query heads of a KV head into one tile where attention has no window; else each reads it
+        (``mha_varlen_fwd`` in ``csrc/flash_attn/flash_api.cpp``; measured: Dao-AILab/flash-attention, issue 1564). In
+        its order of tiles, a batch lies between two heads: caches of few megabytes do not keep it. vLLM 0.19 runs it
+        but for capability 9 (FlashAttention 3), 10 (FlashInfer) and attention sinks (Triton).
+        """
+        capability, model = self.accelerator.compute_capability, self.model
+        if self.engine.name != "vllm" or capability is None or int(capability) in (9, 10):
+            return False
+        return not model.attention_sinks and model.mla is None
+
+    @property
     def limits(self) -> tuple[int, int, int]:
         """Most tokens and sequences of a step, and most context that its decodes read."""
         return (self.max_tokens, self.max_sequences, self.max_context_tokens)

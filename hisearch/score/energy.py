@@ -42,12 +42,14 @@ class EnergyUse:
 class EnergyParts:
     """Joules of all workers over the makespan, by the node's components; the sum is that of ``EnergyUse``.
 
-    accelerators: idle and active. cpu: waiting and working. dram: main memory kept, KV moved in and out of main and CXL
-    memory. links: switches between accelerators, and bytes over accelerators' and hosts' links. nics: adapters, and
-    bytes over the network. storage: disks and remote pools. rest: hosts' base load without a known component.
+    accelerators: idle and active. devices: PIM, NPUs and memory attached to them, likewise. cpu: waiting and
+    working. dram: main memory kept, KV moved in and out of main and CXL memory. links: switches between
+    accelerators, and bytes over accelerators' and hosts' links. nics: adapters, and bytes over the network.
+    storage: disks and remote pools. rest: hosts' base load without a known component.
     """
 
     accelerators_j: float
+    devices_j: float
     cpu_j: float
     dram_j: float
     links_j: float
@@ -64,15 +66,17 @@ class EnergyParts:
 def energy_parts(result: Result) -> EnergyParts:
     """Energy by component of the nodes; see docs/power.md."""
     use, moved = energy_use(result), _moved_j(result)
-    base = dict.fromkeys(asdict(BaseParts()), 0.0)
+    base, devices_j = dict.fromkeys(asdict(BaseParts()), 0.0), float(result.workers.attached_j.sum())
     for pool, present_s in zip(pools_of(result), _present_s(result), strict=True):
+        devices_j += pool.attached_idle_w * present_s
         for name, watts in asdict(pool.power.base_parts).items():
             base[name] += watts * present_s
     media = dict.fromkeys(("dram", "storage"), 0.0)
     for kind, joules in moved.media.items():
         media["dram" if kind in _MEMORY else "storage"] += joules
     return EnergyParts(
-        accelerators_j=use.idle_j + use.active_j,
+        accelerators_j=use.idle_j + use.active_j - devices_j,
+        devices_j=devices_j,
         cpu_j=base["cpu_w"] + use.cpu_j,
         dram_j=base["dram_w"] + media["dram"],
         links_j=base["links_w"] + use.links_j - moved.network_j,
@@ -158,8 +162,8 @@ def _moved_j(result: Result) -> _Moved:
     network = others = 0.0
     for link in result.links:
         pool = pools[link.pool]
-        # Traffic through memory that attention groups share has already passed over their own links.
-        if not 0 < link.tier <= len(pool.tier_energy) or link.path == "memory":
+        # Traffic through what is shared on the way to host memory has already passed over links of its own.
+        if not 0 < link.tier <= len(pool.tier_energy) or link.path in ("memory", "shared"):
             continue
         size = link.tokens * pool.tier_energy[link.tier - 1].bytes
         if link.path == "network":

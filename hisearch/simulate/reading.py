@@ -111,6 +111,7 @@ def _pool_uses(plan: FleetPlan, sims: Sequence[la.Sim]) -> tuple[PoolUse, ...]:
             tuple(TierEnergy(tier.energy_j_per_token, tier.bytes_per_token, tier.kind) for tier in _tiers(plan, pool)),
             int(sim.workers["far_hit_tokens"].sum()),
             bool(tier_arrays.storage_of(pool.plan)),
+            pool.plan.costs.attached_idle_w,
         )
         for pool, sim, first in zip(plan.pools, sims, fleet_arrays.first_members(plan), strict=True)
     )
@@ -207,13 +208,15 @@ def _pool_workers(plan: WorkerPlan, sim: la.Sim, members: np.ndarray, end_s: flo
     columns = {
         name: workers[name].reshape(-1, schedulers).sum(axis=1)
         for name in (
-            "steps", "requests", "preemptions", "energy_j", "prefill_tokens", "decode_tokens", "host_hit_tokens",
+            "steps", "requests", "preemptions", "energy_j", "attached_j", "prefill_tokens", "decode_tokens",
+            "host_hit_tokens",
         )
     }  # fmt: skip
     # The first scheduler keeps it for all. A worker that has gone, or never started, spends no standby time.
     until_s = np.where(np.isnan(members["gone_s"]), end_s, members["gone_s"])
     after_last_s = until_s - workers["awake_until_s"][::schedulers] - plan.power.standby_after_s
     asleep_s = workers["standby_s"][::schedulers] + np.maximum(after_last_s, 0.0)
+    columns["energy_j"] += workers["wakes"][::schedulers] * plan.power.wake_j
     evicted = sim.trees["evicted_tokens"][: len(workers)]
     return columns | {
         "busy_s": workers["busy_s"].reshape(-1, schedulers).sum(axis=1) / schedulers,

@@ -221,8 +221,9 @@ def _link_paths(plan: WorkerPlan, sim: la.Sim) -> list[tuple[int, str, int]]:
 
 
 def _memory_paths(plan: WorkerPlan, workers: int) -> list[tuple[int, str, int]]:
-    """(tier, path, index) of the links of host memory itself, if DP ranks share it."""
-    return [(1, "memory", k) for k in range(workers // plan.schedulers)] if tier_arrays.shares_memory(plan) else []
+    """(tier, path, index) of what is shared on the way to host memory: by DP ranks, then by slots."""
+    levels = tier_arrays.shared_levels(plan, workers)
+    return [(1, level.path, k) for level in levels for k in range(level.links)]
 
 
 def _chunk_paths(plan: WorkerPlan, workers: int) -> list[tuple[int, str, int]]:

@@ -345,20 +345,20 @@ def _check_links(sim: la.Sim) -> None:
     for link in sim.links:
         assert abs(link.busy_s - (link.transfers * link.base_s + link.tokens * link.s_per_token)) <= 1e-9
         assert link.busy_s <= link.free_s + 1e-9
-    workers, schedulers, shared_from = int(sim.config.workers), int(sim.config.schedulers), memory_links(sim)
+    workers, shared_from = int(sim.config.workers), memory_links(sim)
     for w in range(workers):
         pool = sim.trees[host_pool(sim, w)]
         assert sim.links[2 * w].tokens == pool.stored_tokens
         assert sim.links[2 * w + 1].tokens == pool.read_tokens
     for k in range(shared_from, len(sim.links)):
-        first, back = divmod(k - shared_from, 2)
-        mine = sim.links[2 * schedulers * first + back : 2 * schedulers * (first + 1) : 2]
-        assert sim.links[k].tokens == mine["tokens"].sum()
+        through = [w for w in range(workers) for at in sim.shared[w] if k - 1 <= at <= k]
+        mine = [sim.links[2 * w + (k - shared_from) % 2]["tokens"] for w in through]
+        assert sim.links[k].tokens == sum(mine)
 
 
 def memory_links(sim: la.Sim) -> int:
-    """Where links of host memory begin that attention groups share: behind all others."""
-    return int(sim.tiers.first_memory) if sim.tiers.first_memory >= 0 else len(sim.links)
+    """Where links begin that are shared on the way to host memory: behind all others."""
+    return int(sim.shared.min()) if sim.shared.size else len(sim.links)
 
 
 def _check_bytes(sim: la.Sim) -> None:

@@ -28,6 +28,8 @@ from tests.kernels.systems import LAW, rugged_costs
 CATALOGUE = Catalogue(shipped_root())
 QWEN35 = CATALOGUE.get("Model", "qwen3.5-397b-a17b").spec
 SINGLE = Parallelism()
+assert QWEN3_30B_A3B.moe is not None
+SPARSE_MIXER = QWEN3_30B_A3B.model_copy(update={"moe": QWEN3_30B_A3B.moe.model_copy(update={"choice_operators": 21})})
 TABLES = st.integers(0, 20).map(rugged_costs) | st.just(LAW)
 CHUNKS = st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 5000)), max_size=4)
 DECODES = st.lists(st.integers(1, 5000), max_size=20)
@@ -61,6 +63,8 @@ class TestLaunches:
             (QWEN3_30B_A3B, Parallelism(2, 2, 4), 48 * (6 + 5 + 4), 48 * (8 + 18 + 4)),
             # fp8: the two products of attention are quantised for, the experts' passes are in their tables.
             (QWEN3_235B_FP8, SINGLE, 94 * (6 + 2 + 5), 94 * (8 + 2 + 18)),
+            # The sparse mixer's 21 operators in place of one.
+            (SPARSE_MIXER, SINGLE, 48 * (6 + 5 + 20), 48 * (8 + 18 + 20)),
             # fp4 (MXFP4) is weights alone.
             (GPT_OSS_120B, SINGLE, 36 * (6 + 5), 36 * (8 + 18)),
             # MLA in fp8, 4 products; 3 dense layers, 58 of routed and shared experts; 8 ranks.

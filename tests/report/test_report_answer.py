@@ -12,9 +12,12 @@ from hisearch.report.data.confidence import ChanceConstrained, Confidence, Price
 from hisearch.report.figures.decision import NARROW, WIDE, Named, decision, use_of
 from hisearch.report.figures.tornado import tornado
 from hisearch.report.pages import answer, page, reasons
+from hisearch.report.pages.html import render
 from hisearch.report.pages.trades import price_change, trades, violation_of
 from hisearch.score.terms import TermCheck
+from hisearch.search.confidence.rival_bandwidth import BandwidthWin
 from hisearch.search.model.trial import Recommendation, price_of
+from hisearch.search.select.rivals import Rival
 from tests.report.test_report_html import confidence_of
 
 
@@ -161,6 +164,29 @@ def test_alternatives_are_sorted_by_price_and_name_their_roles(build_input: Any)
     assert table.columns[-1] == "Chance to hold"
     assert all(len(row.cells) == len(table.columns) for row in table.rows)
     assert any("Best value" in row.roles for row in table.rows)
+
+
+def test_other_hardware_says_when_it_would_win(build_input: Any) -> None:
+    data = build_input()
+    best, missed = data.recommendation.trial, next(trial for trial in data.trials if not trial.feasible)
+    dearer = next(trial for trial in data.trials if trial.meets_slo and price_of(trial) > price_of(best))
+    fared = (
+        Rival("with pim", dearer, "pim", "USD/hour", 0.6, 0.25),
+        Rival("with a slow pim", dearer, "slow-pim", "USD/hour", 0.6, None),
+        Rival("too slow", missed),
+        Rival("ruled out", None),
+    )
+    wins = (BandwidthWin("with pim", "pim", 3, 9.0, 1.52), BandwidthWin("with a slow pim", "slow-pim", 3, 9.0, None))
+    shown = dataclasses.replace(data, rivals=fared, confidence=Confidence(bandwidths=wins))
+    rows = reasons.rival_rows(shown)
+    assert [row.wins for row in rows] == [
+        "pim at $0.25 per hour or less, now $0.60; 3 replicas do with 1.5 times its bandwidth",
+        "not even with slow-pim for nothing; not with 4 times its bandwidth either",
+        violation_of(missed),
+        "not simulated on the whole trace",
+    ]
+    assert [row.meets for row in rows] == [True, True, False, False]
+    assert "How other hardware fared" in render(shown)
 
 
 def test_thresholds_are_sorted_by_how_close_they_are(build_input: Any) -> None:

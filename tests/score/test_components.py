@@ -9,6 +9,7 @@ import pytest
 
 from hisearch.api.deployments.deployment import simulate_deployment
 from hisearch.score.components import component_power, step_joules
+from hisearch.score.energy import energy_parts, energy_use
 from hisearch.specs.documents.catalogue import shipped_root
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
@@ -33,6 +34,16 @@ def run():
 def test_steps_add_up_to_the_runs_joules(run):
     parts = step_joules(run.result, run.plan.costs.components)
     assert sum(each.sum() for each in parts.values()) == pytest.approx(run.result.workers.energy_j.sum(), rel=1e-9)
+
+
+def test_attached_devices_are_a_component_of_the_node(run):
+    steps = step_joules(run.result, run.plan.costs.components)
+    idle_j = run.plan.costs.idle_w_by_component["pim"] * run.result.makespan_s
+    parts = energy_parts(run.result)
+    # A fast-forward adds up by the trapezoid rule.
+    assert parts.devices_j == pytest.approx(steps["pim"].sum() + idle_j, rel=1e-6)
+    assert parts.devices_j > idle_j > 0
+    assert parts.total_j == pytest.approx(energy_use(run.result).total_j)
 
 
 def test_power_over_time_holds_all_joules(run):

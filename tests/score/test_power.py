@@ -55,6 +55,19 @@ def test_standby_is_what_idle_gaps_exceed_the_delay_by(engine: str, overlap: boo
     assert energy_use(result).idle_j == pytest.approx(idle_j)
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_step_out_of_standby_begins_later_and_costs_more(engine: str) -> None:
+    """Of gaps of 0, 5, 30, 31 and 200 s, three exceed 10 s."""
+    asleep = PowerPlan(standby_saving_w=60.0, standby_after_s=10.0)
+    worker, trace = disaggregated(False, engine, asleep)
+    at_once = simulate(worker, trace)
+    slow = simulate(replace(worker, power=replace(asleep, wake_s=0.5, wake_j=40.0)), trace)
+    later_s = slow.requests.first_token_s - at_once.requests.first_token_s
+    np.testing.assert_allclose(later_s, [0.0, 0.0, 0.5, 0.5, 0.5], atol=1e-9)
+    more_j = float((slow.workers.energy_j - at_once.workers.energy_j).sum())
+    assert more_j == pytest.approx(3 * 40.0)
+
+
 def test_a_worker_that_gets_nothing_sleeps_from_the_first_arrival_on() -> None:
     worker, trace = disaggregated(True, power=PowerPlan(standby_saving_w=1.0, standby_after_s=10.0))
     compiled_trace = compiled(trace.arrays)
@@ -131,6 +144,7 @@ def test_components_are_the_same_joules_sorted_otherwise() -> None:
     use, parts, span_s = energy_use(result), energy_parts(result), result.makespan_s
     assert parts.total_j == pytest.approx(use.total_j)
     assert parts.accelerators_j == use.idle_j + use.active_j
+    assert parts.devices_j == 0.0
     assert parts.cpu_j == pytest.approx(2 * 10.0 * span_s + use.cpu_j)
     assert parts.dram_j == pytest.approx(2 * 5.0 * span_s)
     assert parts.links_j == pytest.approx(2 * 4.0 * span_s + use.links_j)

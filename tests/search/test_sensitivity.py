@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hisearch.hardware.price_book import PriceBook
@@ -31,10 +33,12 @@ from hisearch.search.model.deployments import describe
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.price_sensitivity import price_break_evens
+from hisearch.search.select.rivals import hardware_kind, rivals
 from hisearch.search.select.setting_sensitivity import single_changes
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.deployments.tiers import MovementSpec, TierSpec
 from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.devices import DevicesSpec
 from tests.search.fakes import FakeEvaluator, make_deployment, make_problem, make_trial
 from tests.search.test_confidence import Known, uncertainty
 
@@ -170,6 +174,66 @@ def test_beyond_a_price_s_break_even_the_answer_is_another_one(kinds: list[tuple
             assert prices.at({price.item: 50 * price.usd}).cost(best.deployment) == pytest.approx(
                 least(price.item, 50 * price.usd)
             )
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["h100-sxm", "h200", "l40s"]), st.integers(1, 9), st.booleans()),
+        min_size=2, max_size=10,
+    )
+)  # fmt: skip
+def test_other_hardware_wins_up_to_its_price_and_not_above(kinds: list[tuple[str, int, bool]]) -> None:
+    prices = book()
+    trials = [
+        replace(priced(number, name, count, prices), feasible=feasible)
+        for number, (name, count, feasible) in enumerate(kinds)
+    ]
+    meeting = [trial for trial in trials if trial.feasible]
+    assume(meeting)
+    best = min(meeting, key=lambda trial: (trial.metrics["usd_per_hour"], trial.number))
+    found = rivals(prices, trials, best)
+    own = hardware_kind(best.deployment)
+    assert {rival.hardware for rival in found} == {hardware_kind(trial.deployment) for trial in trials} - {own}
+    for rival in found:
+        of_kind = [trial for trial in meeting if hardware_kind(trial.deployment) == rival.hardware]
+        assert rival.trial.feasible == bool(of_kind)
+        if rival.win_usd is None:
+            continue
+        assert rival.trial is min(of_kind, key=lambda trial: (trial.metrics["usd_per_hour"], trial.number))
+        for usd, wins in ((0.999 * rival.win_usd, True), (1.001 * rival.win_usd, False)):
+            at = prices.at({rival.item: usd})
+            assert (min(at.cost(trial.deployment) for trial in of_kind) < at.cost(best.deployment)) == wins
+
+
+def test_attached_devices_have_a_price_to_win_at() -> None:
+    """Ten workers of 2.70 an hour, or nine with PIM of 0.60: it wins at 0.30."""
+
+    def at_price(spec: Any, usd: float) -> Any:
+        return spec.model_copy(update={"price": spec.price.model_copy(update={"usd_per_hour": usd})})
+
+    card = Catalogue().get("Accelerator", "h100-sxm").spec
+    pim = Catalogue().get("Device", "hbm2-pim").spec
+    prices = replace(
+        book(),
+        accelerators={
+            "h100-sxm": card.model_copy(update={"price": card.price.model_copy(update={"usd_per_hour": 2.7})})
+        },
+        devices={"hbm2-pim": at_price(pim, 0.6)},
+    )
+    attached = DevicesSpec.model_validate(
+        {"attached": {"pim": {"device": "hbm2-pim"}}, "operators": {"decode_attention": "pim"}}
+    )
+    plain = make_deployment("h100-sxm", 10)
+    pool = plain.pools[0].model_copy(update={"replicas": 9, "devices": attached})
+    deployments = (plain, plain.model_copy(update={"pools": [pool]}))
+    trials = [
+        replace(make_trial(number, 1.0, 5.0, prices.cost(deployment)), deployment=deployment)
+        for number, deployment in enumerate(deployments)
+    ]
+    (rival,) = rivals(prices, trials, trials[0])
+    assert rival.hardware == "h100-sxm with 1 hbm2-pim (decode_attention)"
+    assert (rival.item, rival.now_usd) == ("hbm2-pim", 0.6)
+    assert rival.win_usd == pytest.approx(0.3)
 
 
 def test_trials_that_differ_in_one_thing_are_found() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hisearch.hardware.power import worker_dynamic_w
+from hisearch.hardware.power import memory_power_share, worker_dynamic_w
 from hisearch.latency.step_cost import step_seconds
 from hisearch.score.energy import energy_parts, energy_use
 from hisearch.simulate import Result, WorkerPlan, plan_worker, simulate
@@ -54,8 +54,9 @@ def test_a_step_draws_each_sequence_s_adapter_once_and_its_arithmetic_for_every_
     plain, adapted = worker(ranks=ranks), worker(ranks=ranks, adapters=RANK, slots=8)
     dynamic_w = worker_dynamic_w(CARD, ranks)
     elements = adapter_elements(MODEL, RANK, ranks)
-    read_j = 2 * elements / CARD.memory_bandwidth_bytes_per_s * dynamic_w
-    compute_j = 2 * elements / CARD.peak_flops["bf16"] * dynamic_w
+    # At the assumed shares of bandwidth and arithmetic.
+    read_j = 2 * elements / (0.7 * CARD.memory_bandwidth_bytes_per_s) * dynamic_w * memory_power_share(CARD)
+    compute_j = 2 * elements / (0.3 * CARD.peak_flops["bf16"]) * dynamic_w
     for chunks, decodes in (([(512, 0), (100, 30)], []), ([], [800, 10, 90]), ([(64, 0)], [200])):
         joules = step_seconds(adapted.costs.joules, chunks, decodes) - step_seconds(plain.costs.joules, chunks, decodes)
         tokens = sum(new for new, _ in chunks) + len(decodes)

@@ -103,3 +103,23 @@ def test_experts_that_do_not_divide_are_refused_by_key(tmp_path):
     with pytest.raises(SpecError, match="expert_parallel 16 does not divide experts 8") as error:
         plan_pool(load_deployment(path, catalogue=Catalogue(shipped_root())), 0)
     assert (error.value.key, error.value.line) == ("spec.pools.0.expert_parallel", 9)
+
+
+def test_a_device_s_operators_lie_beside_it(tmp_path):
+    shipped = (shipped_root() / "profiles/devices/hbm2-pim.yaml").read_text(encoding="utf-8")
+    (tmp_path / "cards").mkdir()
+    (tmp_path / "cards/ours.yaml").write_text(
+        shipped.replace("name: hbm2-pim", "name: ours").replace("spec:\n", "spec:\n  operators: ours.csv\n", 1)
+    )
+    text = TEXT.replace("device: hbm2-pim", "device: cards/ours.yaml")
+    with pytest.raises(SpecError, match=r"spec.operators: no folder or file of measured operators at .*ours.csv"):
+        resolved(tmp_path, text)
+    (tmp_path / "cards/ours.csv").write_text(
+        "operator,tokens,context,latency_us,energy_uj\n"
+        + "".join(f"decode_attention,{n},{c},1,1\n" for n in (1, 512) for c in (1, 10**6))
+    )
+    loaded = resolved(tmp_path, text)
+    (device,) = loaded.hardware.device_specs.values()
+    assert device.operators == str(tmp_path / "cards/ours.csv")
+    shipped_plan, plan = plan_pool(resolved(tmp_path), 0).costs, plan_pool(loaded, 0).costs
+    assert plan.seconds.decode_s[-1, -1] < shipped_plan.seconds.decode_s[-1, -1]

@@ -143,6 +143,14 @@ def test_a_published_configuration_is_the_model_that_ships(name: str, config: di
     assert _convert(tmp_path, config).model_dump(exclude=disaggregated) == shipped.model_dump(exclude=disaggregated)
 
 
+def test_a_mixture_with_a_sparse_mixer_states_its_operators_and_its_window(tmp_path: Path) -> None:
+    changes = {"model_type": "phimoe", "num_local_experts": 16, "intermediate_size": 960, "sliding_window": 2047}
+    spec = _convert(tmp_path, {**MIXTRAL, **changes})
+    assert spec.moe is not None
+    assert (spec.moe.experts, spec.moe.expert_intermediate_size, spec.moe.choice_operators) == (16, 960, 21)
+    assert (spec.sliding_window_tokens, spec.sliding_window_layer_fraction) == (2047, 1.0)
+
+
 def test_layers_without_an_indexer_of_their_own_are_counted(tmp_path: Path) -> None:
     kinds = ["full", "full", "full", *["shared", "shared", "shared", "full"] * 18, *["shared"] * 3]
     spec = _convert(tmp_path, {**GLM_5, "index_topk_freq": 4, "indexer_types": kinds})

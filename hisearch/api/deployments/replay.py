@@ -251,6 +251,7 @@ def _instant_plan(plan: WorkerPlan) -> WorkerPlan:
             movement,
             host_read=_AT_ONCE,
             host_write=_AT_ONCE,
+            shared=(),
             network_read=None if movement.network_read is None else _AT_ONCE,
             network_write=None if movement.network_write is None else _AT_ONCE,
         )

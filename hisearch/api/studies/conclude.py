@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,10 @@ from hisearch.search.confidence.answer import Question
 from hisearch.search.confidence.assessment import Assessor, at_prices
 from hisearch.search.confidence.conclusion import conclude
 from hisearch.search.confidence.record import to_dict
+from hisearch.search.confidence.rival_bandwidth import BandwidthWin, bandwidth_wins, faster
 from hisearch.search.confidence.uncertainty import Draw, PriceRange, Uncertainty, normal_draws, with_factors
 from hisearch.search.records.journal import Journal
+from hisearch.search.select.rivals import rivals
 from hisearch.specs.wording import format_percent
 from hisearch.traces.changes.bootstrap import describe_schemes, session_table
 
@@ -84,8 +87,23 @@ def conclude_study(
     if conclusion is not None:
         best = outcome.recommendation.trial if outcome.recommendation is not None else None
         record = to_dict(conclusion, format_varied(resolved, uncertainty, best))
+        if best is not None and settings.what_if and not assessor.out_of_time:
+            record["bandwidths"] = [asdict(win) for win in _bandwidths(simulation, outcome, best)]
         write_text(folder / CONFIDENCE, json.dumps(record, indent=2, allow_nan=False) + "\n")
     return outcome
+
+
+def _bandwidths(simulation: Simulation, outcome: SearchOutcome, best: Trial) -> list[BandwidthWin]:
+    """At which bandwidth each attached device that was not chosen would win."""
+    world = simulation.world
+
+    def evaluate(deployment: DeploymentSpec, item: str, factor: float) -> Evaluation:
+        devices = {**world.devices, item: faster(world.devices[item], factor)}
+        changed = type(simulation)(replace(world, devices=devices))
+        return changed.evaluate_disturbed(deployment, world.trace, lambda costs: costs)
+
+    found = rivals(simulation.book, outcome.trials, best)
+    return bandwidth_wins(found, best, world.devices, evaluate, simulation.book.cost)
 
 
 def uncertainty_of(resolved: ResolvedStudy, simulation: Simulation) -> Uncertainty:

@@ -27,12 +27,14 @@ from hisearch.search.select.failure import explain
 from hisearch.search.select.formats import brief_formats, describe_formats
 from hisearch.search.select.pareto import front, hypervolume_progress
 from hisearch.search.select.recommend import nearest_miss, recommend
+from hisearch.search.select.rivals import rivals, worker_kind
 from hisearch.specs.documents.resolve import load_study
 
 if TYPE_CHECKING:
     from hisearch.hardware.prices import CostBreakdown
     from hisearch.search.model.trial import Recommendation, Trial
     from hisearch.search.records.journal import SoFar as Journalled
+    from hisearch.search.select.rivals import Rival
     from hisearch.specs.documents.resolved import ResolvedStudy
 
 
@@ -70,6 +72,7 @@ def basic_input(
         nearest_miss=missed,
         progress=hypervolume_progress(trials, study.objectives),
         replicas_down=study.availability.replicas_down,
+        rivals=_rivals(resolved, trials, recommendation),
         costs=_cost_rows(resolved, [*([chosen] if chosen is not None else []), *shown]),
         provenance=RunRecord(
             profile=profile_note(resolved, chosen),
@@ -83,6 +86,16 @@ def basic_input(
             settings={"Load": f"{study.workload.load:g}"},
         ),
     )
+
+
+def _rivals(
+    resolved: ResolvedStudy, trials: Sequence[Trial], recommendation: Recommendation | None
+) -> tuple[Rival, ...]:
+    if recommendation is None:
+        return ()
+    space = resolved.space.spec.execution
+    kinds = (worker_kind(name, devices) for name in space.accelerators for devices in space.devices or [None])
+    return tuple(rivals(price_book(resolved.hardware), trials, recommendation.trial, kinds))
 
 
 def _cost_rows(resolved: ResolvedStudy, trials: Sequence[Trial]) -> tuple[CostRow, ...]:

@@ -157,6 +157,7 @@ def _kv_memory(simulated: SimulatedDeployment) -> str:
 #: Components of ``score.energy.EnergyParts``, in words.
 _COMPONENTS = {
     "accelerators_j": "accelerators",
+    "devices_j": "attached devices",
     "cpu_j": "CPUs",
     "dram_j": "memory",
     "links_j": "links",

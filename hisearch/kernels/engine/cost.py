@@ -341,3 +341,21 @@ def fast_forward_bound(costs, start_s, steps, decoding, context, excess):
         left -= cell_steps
     end = start_s + total
     return end - (1e-12 * total + 1e-15 * steps * end)
+
+
+@kernel
+def add_energy(sim, w, batch, size, decoding, context, longest, squares):
+    """Add the joules of a step (as ``batch_cost`` has it) to worker ``w``'s, and of its attached devices to theirs."""
+    worker = sim.workers[w]
+    worker.energy_j += batch_cost(sim.joules, sim.requests, batch, size, decoding, context, longest, squares)[0]
+    if sim.config.attached:
+        joules = batch_cost(sim.attached_joules, sim.requests, batch, size, decoding, context, longest, squares)[0]
+        worker.attached_j += joules
+
+
+@kernel
+def decode_joules(costs, steps, decoding, context):
+    """Joules of ``steps`` decode steps, by the trapezoid rule; ``context``: of the first."""
+    first = decode_seconds(costs.decode_s, decoding, context)
+    last = decode_seconds(costs.decode_s, decoding, context + (steps - 1) * decoding)
+    return steps * (token_wise(costs, decoding, decoding, decoding) + 0.5 * (first + last))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.engine import schedulers
-from hisearch.kernels.engine.cost import decode_seconds, fast_forward, fast_forward_bound, token_wise
+from hisearch.kernels.engine.cost import decode_joules, fast_forward, fast_forward_bound
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, lists
 
@@ -31,10 +31,10 @@ def launch(sim, w, now, seconds):
         queue(sim, w, worker.lockstep_start_s, worker.lockstep_end_s)
         return worker.lockstep_end_s
     if sim.config.scheduler_kind == la.PIPE:
-        end = schedulers.through_stages(sim, w, now, seconds)
+        end = schedulers.through_stages(sim, w, schedulers.awake_at(sim, w, now), seconds)
         queue(sim, w, end - seconds, end)
         return end
-    start = max(now, worker.newest_end_s)
+    start = schedulers.awake_at(sim, w, max(now, worker.newest_end_s))
     end = start + seconds
     if worker.load_back_s > end:
         end = worker.load_back_s
@@ -190,9 +190,9 @@ def finish_fast_forward(sim, w):
     worker = sim.workers[w]
     steps = worker.fast_forward_steps
     n = worker.decoding
-    first = decode_seconds(sim.joules.decode_s, n, worker.context_tokens)
-    last = decode_seconds(sim.joules.decode_s, n, worker.context_tokens + (steps - 1) * n)
-    worker.energy_j += steps * (token_wise(sim.joules, n, n, n) + 0.5 * (first + last))
+    worker.energy_j += decode_joules(sim.joules, steps, n, worker.context_tokens)
+    if sim.config.attached:
+        worker.attached_j += decode_joules(sim.attached_joules, steps, n, worker.context_tokens)
     worker.decode_tokens += steps * n
     worker.launched += steps
     if not sim.config.overlap:

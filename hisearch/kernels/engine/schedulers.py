@@ -173,6 +173,16 @@ def wake_waiting(sim, w, now):
 
 
 @kernel
+def awake_at(sim, w, start):
+    """When a step of scheduler ``w`` that is due at ``start`` begins: later if its worker is in standby then."""
+    front = sim.workers[leader(sim, w)]
+    if start - front.awake_until_s <= sim.config.standby_after_s:
+        return start
+    front.wakes += 1
+    return start + sim.config.wake_s
+
+
+@kernel
 def through_stages(sim, w, now, seconds):
     """End of a pass of ``seconds`` that enters the pipeline of scheduler ``w`` at ``now``, behind earlier passes."""
     schedulers = sim.config.schedulers
@@ -334,6 +344,7 @@ def _form_lockstep_step(sim, first, now):
     start = max(ready, group.lockstep_newest_s)
     for w in range(first, first + sim.config.schedulers):
         start = max(start, sim.workers[w].ready_s)
+    start = awake_at(sim, first, start)
     end = start + _lockstep_seconds(sim, first)
     for w in range(first, first + sim.config.schedulers):
         end = max(end, sim.workers[w].load_back_s)

@@ -14,9 +14,9 @@ from hisearch.kernels.traffic import links
 def copy(sim, w, back, tokens):
     """Copy ``tokens`` tokens' KV to worker ``w``'s host memory now, or back (``back`` 1); returns when it ends.
 
-    The copy takes the worker's link and host memory bandwidth, which DP ranks share.
+    The copy takes the worker's link, and what it shares on the way to host memory.
     """
-    return links.send_through(sim, 2 * w + back, links.memory_of(sim, w, back), sim.workers[w].now_s, tokens)
+    return links.send_to_host(sim, w, back, sim.workers[w].now_s, tokens)
 
 
 @kernel

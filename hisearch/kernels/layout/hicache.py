@@ -153,7 +153,6 @@ TIERS = np.dtype(
         ("storage", "i8"),  # tiers of stores behind host memory: 0, 1 or 2
         ("exclusive", "i8"),  # 1 where a page is in at most one of the two stores
         ("workers_per_node", "i8"),  # counts schedulers
-        ("first_memory", "i8"),  # link into the first worker's host memory, which its schedulers share, or -1; out next
         ("fetch_policy", "i8"),
         ("fetch_threshold", "i8"),
         ("fetch_limit_tokens", "i8"),  # of all fetches of a worker together

@@ -10,6 +10,7 @@ WORKER: list[tuple[str, str]] = [
     # Leader: the worker's time in standby, and when its accelerators finish all launched work.
     ("standby_s", "f8"),
     ("awake_until_s", "f8"),
+    ("wakes", "i8"),  # leader: steps that began in standby
     # DP ranks and micro-batches (see ``schedulers``).
     ("cache_id", "i4"),  # tree that has its KV
     ("formed", "i4"),  # LOCKSTEP: 1 where it has a batch in the lockstep step being formed; its tokens and chunks

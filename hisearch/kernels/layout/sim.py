@@ -136,6 +136,7 @@ WORKER = np.dtype(
         ("newest_end_s", "f8"),  # when the device is free
         ("busy_s", "f8"),
         ("energy_j", "f8"),
+        ("attached_j", "f8"),  # of that, by devices attached to its accelerators
         ("clock", "i8"),
         ("context_tokens", "i8"),  # decoding requests: sum of tokens read by the next step (known tokens)
         # The most that one of them reads, less ``clock``: constant while it decodes; stale after that one has left.
@@ -227,6 +228,7 @@ CONFIG = np.dtype(
         ("schedulers", "i8"),  # per worker: DP ranks or micro-batches, else 1
         ("scheduler_kind", "i8"),
         ("standby_after_s", "f8"),  # idle time after which accelerators draw less
+        ("wake_s", "f8"),  # from then to the start of a step
         ("page_tokens", "i8"),
         ("capacity_pages", "i8"),
         ("host_pages", "i8"),  # 0: no host tier
@@ -241,6 +243,7 @@ CONFIG = np.dtype(
         ("overlap", "i8"),  # a batch is formed while the previous one runs
         ("chunked_prefill", "i8"),  # 0: a prompt is never cut by the budget
         ("log", "i8"),  # 1: steps are logged
+        ("attached", "i8"),  # 1: devices are attached to accelerators, and attached_joules are theirs; 0: not read
         *vllm_fields.CONFIG,
         *sglang_fields.CONFIG,
         *trtllm_fields.CONFIG,
@@ -261,10 +264,11 @@ class Sim(Handle):
     deepest_cached (V, M): deepest node of tree v with a page that completes in trace node s, or -1; of a store: its
         first run in trace node s.
     trace_paths (W, depth of the trace tree): nodes on the path of the prompt that is computed in chunks, deepest first.
-    links: of worker w to the host and back at 2 w and 2 w + 1. Then of each store for writing and reading, except host
-        memory of a single worker. Then of each node's network, out and in. Then of host memory itself, in and out, of
-        each worker whose DP ranks share it. Decode workers that write back to another pool's storage have only the
-        links to the host and back and those of the networks.
+    links: of worker w to the host and back at 2 w and 2 w + 1. Then of each store for writing and reading, except
+        host memory of a single worker. Then of each node's network, out and in. Then of what is shared on the way
+        to host memory, into and out of it. shared (W, levels): the link into it that worker w takes, out of it
+        next. Decode workers that write back to another pool's storage have only the links to the host and back and
+        those of the networks.
     store_tiers (tiers of stores,): nearest first. users, users_next (M,), users_end (M,): future users of a trace
         node's pages (see ``foresight``), of length 0 where they are not used.
     offloading: vLLM's tiers, and the state of their KV connectors, of length 1 where there are none: offloaded (N,),
@@ -304,6 +308,7 @@ class Sim(Handle):
         "agents": al.Agents,
         "seconds": Costs,
         "joules": Costs,
+        "attached_joules": Costs,
         "requests": Array(REQUEST, 1),
         "blank": Array(REQUEST, 1),
         "workers": Array(WORKER, 1),
@@ -324,6 +329,7 @@ class Sim(Handle):
         "moves": Array(hl.MOVE, 1),
         "server_heap": Array("i4", 1),
         "links": Array(hl.LINK, 1),
+        "shared": Array("i4", 2),
         "log_fetches": Array(hl.FETCH_LOG, 1),
         "offloading": Record(tl.OFFLOADING),
         "offloaded": Array(tl.OFFLOADED, 1),

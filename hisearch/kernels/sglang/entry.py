@@ -13,7 +13,7 @@ import math
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import radix
 from hisearch.kernels.engine import device, engine_calls, log, schedulers
-from hisearch.kernels.engine.cost import batch_cost
+from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.hicache import copies as hicache_copies
 from hisearch.kernels.hicache import hicache, servers, storage, stores
@@ -78,7 +78,7 @@ def _launch(sim, w, now, kind):
     if sim.config.objects:
         seconds += sim.agents.loaders[w].at_launch_s
         sim.agents.loaders[w].at_launch_s = 0.0
-    worker.energy_j += batch_cost(sim.joules, sim.requests, entries, size, *batch)[0]
+    add_energy(sim, w, entries, size, *batch)
     worker.decode_tokens += batch[0]
     end_s = device.launch(sim, w, now, seconds)
     if sim.config.log:

@@ -15,24 +15,20 @@ def send(sim, k, now, tokens):
 
 
 @kernel
-def memory_of(sim, w, back):
-    """The link into (``back``: out of) the host memory that the DP ranks of ``w``'s worker share; -1: they do not."""
-    first = sim.tiers.first_memory
-    return first + 2 * (w // sim.config.schedulers) + back if first >= 0 else -1
+def send_to_host(sim, w, back, now, tokens):
+    """``send`` on worker ``w``'s link to host memory (``back``: from it), and over all that it shares on the way.
 
-
-@kernel
-def send_through(sim, k, beyond, now, tokens):
-    """``send`` on link ``k``, whose transfers also pass through the shared link ``beyond``; -1: none."""
+    Every link carries it in turn with what others send, so that none exceeds its bandwidth; the last to end counts.
+    """
+    k = 2 * w + back
     end = send(sim, k, now, tokens)
-    if beyond < 0:
-        return end
-    behind = send(sim, beyond, now, tokens)
-    if behind > end:
-        horizon_s = sim.fleet.config.horizon_s
-        if behind > horizon_s and end <= horizon_s:
-            sim.links[k].beyond_tokens += tokens
-        return behind
+    for level in range(sim.shared.shape[1]):
+        behind = send(sim, sim.shared[w, level] + back, now, tokens)
+        if behind > end:
+            horizon_s = sim.fleet.config.horizon_s
+            if behind > horizon_s and end <= horizon_s:
+                sim.links[k].beyond_tokens += tokens
+            end = behind
     return end
 
 

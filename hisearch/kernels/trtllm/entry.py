@@ -14,7 +14,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue
 from hisearch.kernels.engine import decode_log, device, gaps, log, ordered, schedulers
-from hisearch.kernels.engine.cost import batch_cost
+from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, lists
@@ -99,7 +99,7 @@ def _launch(sim, w, now):
     decodes = lists.decodes(sim, w)
     device_s, host_s = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes)
     seconds = max(device_s, host_s)
-    worker.energy_j += batch_cost(sim.joules, sim.requests, batch, worker.batch_size, *decodes)[0]
+    add_energy(sim, w, batch, worker.batch_size, *decodes)
     before = worker.newest_end_s
     end = device.launch(sim, w, max(now, worker.load_back_s), seconds)
     gaps.add(sim, end - before, worker.decoding)

@@ -27,7 +27,7 @@ def _copy(sim, w, now, direction, pages):
     worker = sim.workers[w]
     ready = max(now, worker.newest_end_s)
     for _ in range(pages):
-        end = links.send(sim, 2 * w + direction, ready, sim.config.page_tokens)
+        end = links.send_to_host(sim, w, direction, ready, sim.config.page_tokens)
         worker.load_back_s = max(worker.load_back_s, end)
 
 

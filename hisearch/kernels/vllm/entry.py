@@ -9,7 +9,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue
 from hisearch.kernels.engine import decode_log, device, engine_calls, gaps, log, ordered, schedulers
-from hisearch.kernels.engine.cost import batch_cost
+from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import fleet as fl
@@ -114,7 +114,7 @@ def price(sim, w):
     worker = sim.workers[w]
     batch = sim.batch[w]
     decodes = lists.decodes(sim, w)
-    worker.energy_j += batch_cost(sim.joules, sim.requests, batch, worker.batch_size, *decodes)[0]
+    add_energy(sim, w, batch, worker.batch_size, *decodes)
     device_s, host_s = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes)
     return max(device_s, host_s)
 

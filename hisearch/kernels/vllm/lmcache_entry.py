@@ -90,7 +90,7 @@ def _admit_head(sim, w, now, budget):
 @kernel
 def _copy(sim, w, back, now, tokens):
     """Copy to host memory, or back, over the worker's own link and the link to host memory that it shares."""
-    end = links.send(sim, 2 * w + back, now, tokens)
+    end = links.send_to_host(sim, w, back, now, tokens)
     return max(end, lmcache.travel(sim, w, sim.worker_stores[w, 0], back, now, tokens))
 
 

@@ -142,12 +142,6 @@ def end_wait(sim, w, r):
 
 
 @kernel
-def _send(sim, w, back, at_s, tokens):
-    """Send a transfer to host memory, or back, at ``at_s``; returns when it ends."""
-    return links.send_through(sim, 2 * w + back, links.memory_of(sim, w, back), at_s, tokens)
-
-
-@kernel
 def begin_prepared(sim, w, ready_s):
     """Begin at ``ready_s``, when their KV is computed, the transfers that the previous pass prepared."""
     connector = sim.connectors[w]
@@ -155,7 +149,7 @@ def begin_prepared(sim, w, ready_s):
     connector.prepared = -1
     while t >= 0:
         transfer = sim.transfers[t]
-        transfer.end_s = _send(sim, w, 0, ready_s, transfer.tokens)
+        transfer.end_s = links.send_to_host(sim, w, 0, ready_s, transfer.tokens)
         sim.offloaded[transfer.request].store_end_s = transfer.end_s
         t = transfer.next
 
@@ -179,7 +173,7 @@ def begin_transfers(sim, w, now):
     connector.new_load = -1
     while r >= 0:
         offloaded = sim.offloaded[r]
-        offloaded.load_end_s = _send(sim, w, 1, launch_s, offloaded.load_tokens)
+        offloaded.load_end_s = links.send_to_host(sim, w, 1, launch_s, offloaded.load_tokens)
         r = offloaded.next
     return launch_s
 

@@ -107,7 +107,7 @@ def set_out(sim, w, r, now):
     write_back.written = begin
     write_back.end = end
     write_back.held_pages = lists.pages(sim, sim.requests[r].computed) - begin // page
-    write_back.copied_s = links.send(sim, 2 * w, now, end - begin)
+    write_back.copied_s = links.send_to_host(sim, w, 0, now, end - begin)
     _queue_job(sim, hl.SERVERS * w + COPIER, r, now)
     return True
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hisearch.hardware.peaks import sheet_peaks
+from hisearch.hardware.power import memory_power_share, worker_dynamic_w
 from hisearch.latency.devices.laws import ALL_KINDS, FamilyRate, Law, PimEnergy, PimLaw, SheetLaw, SystolicLaw
 from hisearch.latency.devices.measured import MeasuredLaw, read_operators
 from hisearch.latency.devices.work import WorkKind
@@ -75,39 +76,39 @@ def accelerator_device(accelerator: AcceleratorSpec, profile: LatencyProfileSpec
     """
     peaks = sheet_peaks(accelerator)
     bandwidth = accelerator.memory_bandwidth_bytes_per_s
-    seconds: Law
-    if accelerator.systolic is not None:
-        seconds = SystolicLaw(accelerator.systolic, bandwidth)
-    else:
-        terms: dict[WorkKind, Efficiency] = {
-            "product": profile.gemm,
-            "elementwise": profile.elementwise,
-            "prefill_attention": profile.prefill_attention,
-            "decode_attention": profile.decode_attention,
-        }
-        families: dict[WorkKind, FamilyRate] = {
-            kind: FamilyRate(term.flops, bandwidth * term.bandwidth, term.launch_s) for kind, term in terms.items()
-        }
-        seconds = SheetLaw(peaks, families)
+    terms: dict[WorkKind, Efficiency] = {
+        "product": profile.gemm,
+        "elementwise": profile.elementwise,
+        "prefill_attention": profile.prefill_attention,
+        "decode_attention": profile.decode_attention,
+    }
+    sheet = SheetLaw(
+        peaks,
+        {kind: FamilyRate(term.flops, bandwidth * term.bandwidth, term.launch_s) for kind, term in terms.items()},
+    )
+    seconds: Law = sheet if accelerator.systolic is None else SystolicLaw(accelerator.systolic, bandwidth)
+    joules: Law = _energy_law(sheet, worker_dynamic_w(accelerator, 1), memory_power_share(accelerator))
     if profile.estimator == "devices" and profile.operators is not None:
-        seconds = MeasuredLaw(read_operators(Path(profile.operators), tensor_parallel), seconds)
-    return Device(
-        ACCELERATOR, ACCELERATOR, seconds, _peak_law(peaks, bandwidth, accelerator.active_w - accelerator.idle_w),
-        bandwidth,
-    )  # fmt: skip
+        tables = read_operators(Path(profile.operators), tensor_parallel)
+        seconds, joules = MeasuredLaw(tables.seconds, seconds), MeasuredLaw(tables.joules, joules)
+    return Device(ACCELERATOR, ACCELERATOR, seconds, joules, bandwidth)
 
 
-def attached_device(name: str, spec: DeviceSpec, entry: AttachedDeviceSpec, kv_heads: int) -> Device:
+def attached_device(
+    name: str, spec: DeviceSpec, entry: AttachedDeviceSpec, kv_heads: int, tensor_parallel: int
+) -> Device:
     """Devices attached to one accelerator, which work as one.
 
     Raises:
-        DevicesRefused: the entry maps channels that the device does not have, or its devices cannot be shared so.
+        DevicesRefused: the entry maps channels that the device does not have, its devices cannot be shared so, or
+            measured operators are of one device alone, or have no joules.
+        TraceError: see ``read_operators``.
     """
     count = entry.number
     for key in ("mapping", "stripe_channels"):
         if getattr(entry, key) is not None and spec.pim is None:
             raise DevicesRefused(f"attached.{name}.{key}", f"{entry.device} has no channels of PIM to map")
-    bandwidth = spec.memory_bandwidth_bytes_per_s * count
+    bandwidth, dynamic_w = spec.memory_bandwidth_bytes_per_s * count, count * max(spec.active_w - spec.idle_w, 0.0)
     seconds: Law | None = None
     joules: Law | None = None
     scores_per_s: float | None = None
@@ -126,13 +127,23 @@ def attached_device(name: str, spec: DeviceSpec, entry: AttachedDeviceSpec, kv_h
         )
         seconds = SystolicLaw(arrays, bandwidth)
         dense_flops = 2.0 * arrays.arrays * arrays.rows * arrays.columns * arrays.clock_hz
-        joules = _peak_law(_all_formats(dense_flops), bandwidth, count * (spec.active_w - spec.idle_w))
+        rate = FamilyRate(1.0, bandwidth * arrays.bandwidth, 0.0)
+        joules = _energy_law(SheetLaw(_all_formats(dense_flops), dict.fromkeys(ALL_KINDS, rate)), dynamic_w)
     elif spec.sheet is not None:
         sheet = spec.sheet
         peaks = _filled({dtype: peak * count for dtype, peak in sheet.peak_flops.items()})
         rate = FamilyRate(sheet.flops, bandwidth * sheet.bandwidth, sheet.launch_s)
-        seconds = SheetLaw(peaks, dict.fromkeys(ALL_KINDS, rate))
-        joules = _peak_law(peaks, bandwidth, count * (spec.active_w - spec.idle_w))
+        by_sheet = SheetLaw(peaks, dict.fromkeys(ALL_KINDS, rate))
+        seconds, joules = by_sheet, _energy_law(by_sheet, dynamic_w)
+    if spec.operators is not None:
+        if entry.number != 1:
+            raise DevicesRefused(f"attached.{name}.count", "measured operators are of one device for each accelerator")
+        tables = read_operators(Path(spec.operators), tensor_parallel)
+        if joules is None and set(tables.joules) != set(tables.seconds):
+            raise DevicesRefused(
+                f"attached.{name}", f"{entry.device} has no law of energy: its measured operators need energy_j"
+            )
+        seconds, joules = MeasuredLaw(tables.seconds, seconds), MeasuredLaw(tables.joules, joules)
     return Device(name, spec.kind, seconds, joules, bandwidth, spec.link_j_per_byte, spec.pim is not None, scores_per_s)
 
 
@@ -178,9 +189,10 @@ def _times(link: LinkSpec, count: int) -> LinkSpec:
     return link.model_copy(update={"bandwidth_bytes_per_s": link.bandwidth_bytes_per_s * count})
 
 
-def _peak_law(peaks: dict[DType, float], bandwidth: float, dynamic_w: float) -> SheetLaw:
-    """Joules above idle: the time at peak, times the watts above idle (``hisearch.hardware.power``)."""
-    return SheetLaw(peaks, dict.fromkeys(ALL_KINDS, FamilyRate(1.0, bandwidth, 0.0)), max(dynamic_w, 0.0))
+def _energy_law(sheet: SheetLaw, dynamic_w: float, share: float = 1.0) -> SheetLaw:
+    """Joules above idle by the roofline of the seconds, without launches (``hisearch.hardware.power``)."""
+    families = {kind: replace(rate, launch_s=0.0) for kind, rate in sheet.families.items()}
+    return SheetLaw(sheet.peak_flops, families, dynamic_w, share)
 
 
 def _all_formats(flops: float) -> dict[DType, float]:

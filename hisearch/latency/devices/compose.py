@@ -83,7 +83,7 @@ def compose(
     dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
     heads = attention_heads(model, part)
     devices = {ACCELERATOR: accelerator_device(accelerator, profile, split.tensor)} | {
-        name: attached_device(name, worker.devices[name], entry, heads.kv_heads)
+        name: attached_device(name, worker.devices[name], entry, heads.kv_heads, split.tensor)
         for name, entry in spec.attached.items()
     }
     fitted = fitted_worker(model, accelerator, profile, split, weight_dtype, kv_dtype, engine)

@@ -60,11 +60,12 @@ class FamilyRate:
 
 @dataclass(frozen=True)
 class SheetLaw:
-    """A roofline; ``scale`` 1, or watts for energy above idle."""
+    """A roofline; with ``scale`` watts and ``memory_power_share`` that of ``hisearch.hardware.power``."""
 
     peak_flops: dict[DType, float]
     families: dict[WorkKind, FamilyRate]
     scale: float = 1.0
+    memory_power_share: float | None = None
 
     def knows(self, kind: WorkKind) -> bool:
         """See ``Law``."""
@@ -73,9 +74,11 @@ class SheetLaw:
     def cost(self, work: Work) -> F8:
         """See ``Law``."""
         rate = self.families[work.kind]
-        busy = np.maximum(
-            work.flops / (self.peak_flops[work.dtype] * rate.flops_share), work.moved_bytes / rate.bytes_per_s
-        )
+        arithmetic = work.flops / (self.peak_flops[work.dtype] * rate.flops_share)
+        memory = work.moved_bytes / rate.bytes_per_s
+        busy = np.maximum(arithmetic, memory)
+        if self.memory_power_share is not None:
+            busy = np.minimum(arithmetic + memory * self.memory_power_share, busy)
         return np.asarray((busy + rate.launch_s) * self.scale)
 
 

@@ -21,8 +21,8 @@ at the rate of fp8 where the accelerator has it.
 A window of W tokens bounds a chunk's pairs exactly, and a decode batch's context by ``min(c, n * W)``: exact when all
 contexts are on the same side of W, otherwise an upper bound.
 
-Energy above idle = (active_w - idle_w) * ranks * (each operator's time at peak): power above idle grows with the larger
-of compute and memory utilisation (``hisearch.hardware.power``). Launch gaps, links and the host add nothing above idle.
+Energy above idle is that of ``hisearch.hardware.power``, of each operator's seconds of arithmetic and of memory at the
+attained shares. Launches, links and the host add nothing above idle.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.hardware.peaks import sheet_peaks
-from hisearch.hardware.power import worker_dynamic_w
+from hisearch.hardware.power import memory_power_share, worker_dynamic_w
 from hisearch.latency.costs import StepCosts
 from hisearch.latency.laws.collectives import Collectives
 from hisearch.latency.operators import (
@@ -67,17 +67,25 @@ SHARED_ELEMENTWISE = frozenset({"activation", "expert_activation", "expert_gathe
 
 @dataclass(frozen=True)
 class Rate:
-    """Attained rates of one operator family."""
+    """Attained rates of one operator family.
+
+    memory_power_share: None for seconds; for joules, of memory's seconds (``hisearch.hardware.power``).
+    """
 
     peak_flops: dict[DType, float]
     flops_share: float
     bytes_per_s: float
     launch_s: float
+    memory_power_share: float | None = None
 
     def seconds(self, dtype: DType, flops: F8, moved_bytes: F8) -> F8:
-        """Roofline seconds, without the launch."""
+        """Roofline seconds, without the launch; seconds at full power for joules."""
         busy_s = flops * (1.0 / (self.peak_flops[dtype] * self.flops_share))
-        return np.maximum(busy_s, moved_bytes * (1.0 / self.bytes_per_s))
+        memory_s = moved_bytes * (1.0 / self.bytes_per_s)
+        longer_s = np.maximum(busy_s, memory_s)
+        if self.memory_power_share is None:
+            return longer_s
+        return np.minimum(busy_s + memory_s * self.memory_power_share, longer_s)
 
 
 class Rates(NamedTuple):
@@ -144,7 +152,7 @@ class RooflineWorker:
         total = shape.full_layers * self._decode_layer_s(sequences, context)
         if shape.window_layers:
             windowed = np.minimum(context, sequences * float(shape.window_tokens))
-            total = total + shape.window_layers * self._decode_layer_s(sequences, windowed)
+            total = total + shape.window_layers * self._decode_layer_s(sequences, windowed, shape.window_reads)
         return np.asarray(total * self.scale)
 
     def tabulate(self, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
@@ -184,12 +192,12 @@ class RooflineWorker:
         )
         return self.rates.prefill_attention.seconds(self.attention_dtype, flops, moved)
 
-    def _decode_layer_s(self, sequences: F8, context: F8) -> F8:
+    def _decode_layer_s(self, sequences: F8, context: F8, reads: float = 1.0) -> F8:
         shape, rate, scored = self.attention, self.rates.decode_attention, np.zeros_like(context)
         if shape.index is not None:
             scored = self._index_s(shape.index, rate, context, context)
             context = np.minimum(context, sequences * float(shape.index.topk))
-        moved = context * shape.kv_bytes_per_token + sequences * shape.decode_query_bytes
+        moved = reads * context * shape.kv_bytes_per_token + sequences * shape.decode_query_bytes
         return scored + rate.seconds(self.attention_dtype, context * shape.decode_flops_per_pair, moved)
 
     def _index_s(self, index: IndexShape, rate: Rate, pairs: F8, seen: F8) -> F8:
@@ -217,9 +225,15 @@ def peak_worker(priced: PricedWorker) -> RooflineWorker:
     return _worker(priced, Rates(peak, peak, peak, peak), Collectives(None, np.inf, 0.0))
 
 
-def energy_costs(priced: PricedWorker) -> StepCosts:
+def energy_costs(profile: LatencyProfileSpec, priced: PricedWorker) -> StepCosts:
     """Joules above idle of one attention group's steps (see the module's law), for any estimator of their time."""
-    powered = replace(peak_worker(priced), scale=worker_dynamic_w(priced.accelerator, priced.split.tensor))
+    attained, share = attained_worker(profile, priced), memory_power_share(priced.accelerator)
+    powered = replace(
+        attained,
+        rates=Rates(*(replace(rate, launch_s=0.0, memory_power_share=share) for rate in attained.rates)),
+        collectives=Collectives(None, np.inf, 0.0),
+        scale=worker_dynamic_w(priced.accelerator, priced.split.tensor),
+    )
     return powered.tabulate(*priced.limits)
 
 
@@ -231,7 +245,7 @@ def _worker(priced: PricedWorker, rates: Rates, collectives: Collectives) -> Roo
         split=part.parallelism,
         token_ops=token_operators(model, part, dtype, compute_dtype(priced.accelerator, dtype)),
         sequence_ops=sequence_operators(model, part, dtype),
-        attention=attention_shape(model, part, priced.kv_dtype),
+        attention=attention_shape(model, part, priced.kv_dtype, rereads_windows=priced.rereads_windows),
         attention_dtype=wide_dtype(dtype),
         rates=rates,
         collectives=collectives,

@@ -245,7 +245,9 @@ class ScaledWorker:
         seconds = (self.model.layers - linear_layers(self.model) - windowed) * full
         if windowed:
             seen = np.minimum(context, sequences * float(self.model.sliding_window_tokens))
-            within = decode_s(self.decode, sheet, self.decode_heads, sequences, seen) - self.launch_s
+            heads = self.decode_heads
+            heads = heads._replace(kv_bytes=self.roofline.attention.window_reads * heads.kv_bytes)
+            within = decode_s(self.decode, sheet, heads, sequences, seen) - self.launch_s
             seconds = seconds + windowed * within
         return np.asarray(seconds)
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AfterValidator, AliasChoices, Field
 
 from hisearch.report.data.stored import read_stored
+from hisearch.search.confidence.rival_bandwidth import BandwidthWin
 
 
 def _ascending(ends: tuple[float, float]) -> tuple[float, float]:
@@ -106,6 +107,7 @@ class Confidence:
     than the recommendation, None where it is no likelier than ``nominal``. own_formats: the cheapest that keeps the
     checkpoint's formats and is as likely as required; None where not searched, or where there is none.
     chance_constrained: None where it was not searched. sensitivity: thresholds at which the answer changes, as written.
+    bandwidths: at which attached devices that were not chosen would win.
     """
 
     terms: Mapping[str, _Probability] = field(default_factory=dict)
@@ -131,6 +133,7 @@ class Confidence:
         ChanceConstrained | None, Field(validation_alias=AliasChoices("chance_constrained", "surer"))
     ] = None
     sensitivity: Mapping[str, Any] = field(default_factory=dict)
+    bandwidths: tuple[BandwidthWin, ...] = ()
 
     def chance_of(self, trial: int, recommended: int | None) -> Chance | None:
         """The probability of a trial, from most draws; None where it was not looked into."""

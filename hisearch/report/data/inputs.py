@@ -10,6 +10,7 @@ from hisearch.report.data.confidence import Confidence
 from hisearch.report.data.spare import Spare
 from hisearch.score.quantities import percent
 from hisearch.search.model.trial import Recommendation, Trial, metric_of
+from hisearch.search.select.rivals import Rival
 from hisearch.specs.base import Evidence
 from hisearch.specs.studies.slo import SloTerm
 
@@ -128,7 +129,8 @@ class ReportInput:
     costs: of the recommendation and its runner-ups, or of the nearest miss. closeup: of the highlighted deployment, if
     made. confidence: how sure the recommendation is, if known. so_far: of a study that has not ended; its
     recommendation is then the best so far. run: the run's folder, quoted for a shell. replicas_down: of each pool, away
-    in every simulation. spare: what one more replica costs, where none is away and something is recommended.
+    in every simulation. spare: what one more replica costs, where none is away and something is recommended. rivals:
+    hardware that was not chosen.
 
     Raises:
         ValueError: the parts contradict each other.
@@ -161,6 +163,7 @@ class ReportInput:
     run: str = "RUN"
     replicas_down: int = 0
     spare: Spare | None = None
+    rivals: tuple[Rival, ...] = ()
 
     def __post_init__(self) -> None:
         if not 2 <= len(self.objectives) <= 4:

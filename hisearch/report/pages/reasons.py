@@ -10,8 +10,9 @@ from hisearch.report.pages.trades import price_change, trades, violation_of
 from hisearch.report.words.chances import format_chance
 from hisearch.score.quantities import UNDEFINED, quantity, usd
 from hisearch.score.stated import LATENCIES
-from hisearch.search.model.deployments import describe_each
+from hisearch.search.model.deployments import describe_each, hardware
 from hisearch.search.model.trial import Trial, metric_of, price_of
+from hisearch.search.select.rivals import Rival
 from hisearch.specs.wording import capitalised
 
 #: Cheaper trials that miss the SLO, at most, on the ladder of prices.
@@ -165,6 +166,52 @@ def alternatives(data: ReportInput) -> Alternatives | None:
         rows.append(AlternativeRow(named, line, trial.number, trial is best, trial.feasible, change, tuple(cells)))
     columns = (*(quantity(name).label for name in names), *(["Chance to hold"] if any(chances.values()) else []))
     return Alternatives(columns, tuple(rows), common)
+
+
+class RivalRow(NamedTuple):
+    """Hardware that was not chosen, as text: what it is, its deployment and price, and when it would win."""
+
+    hardware: str
+    line: str
+    price: str
+    wins: str
+    meets: bool
+
+
+def rival_rows(data: ReportInput) -> tuple[RivalRow, ...]:
+    """How other hardware fared, the cheapest within the SLO first."""
+    rows = []
+    for rival in data.rivals:
+        trial = rival.trial
+        if trial is None:
+            rows.append(RivalRow(rival.hardware, UNDEFINED, UNDEFINED, "not simulated on the whole trace", False))
+        else:
+            wins = _wins(rival, trial, data)
+            rows.append(
+                RivalRow(rival.hardware, hardware(trial.deployment), usd(price_of(trial)), wins, trial.feasible)
+            )
+    return tuple(rows)
+
+
+def _wins(rival: Rival, trial: Trial, data: ReportInput) -> str:
+    """The price, and the bandwidth, at which it would win, or why none does."""
+    if not trial.feasible:
+        return violation_of(trial) or "misses the SLO"
+    assert data.recommendation is not None
+    if not rival.item:
+        cheaper = price_of(trial) <= price_of(data.recommendation.trial)
+        return "costs no more; something else speaks against it" if cheaper else "by no price of its own"
+    wins = f"not even with {rival.item} for nothing"
+    if rival.win_usd is not None:
+        unit = rival.unit.partition("/")[2].replace("/", " and ")
+        wins = f"{rival.item} at {usd(rival.win_usd)} per {unit} or less, now {usd(rival.now_usd)}"
+    known = data.confidence.bandwidths if data.confidence is not None else ()
+    for win in known:
+        if win.hardware == rival.hardware and win.factor is not None:
+            wins += f"; {win.replicas} replicas do with {win.factor:.1f} times its bandwidth"
+        elif win.hardware == rival.hardware:
+            wins += f"; not with {win.most:g} times its bandwidth either"
+    return wins
 
 
 def _roles(data: ReportInput) -> dict[int, list[str]]:

@@ -1,4 +1,4 @@
-"""Alternatives to the recommendation: other accelerators, other engines, and the checkpoint's own formats.
+"""Alternatives to the recommendation: other accelerators, engines, attached devices, and the checkpoint's own formats.
 
 A search follows the cheapest deployments; others stay where a slice or a poor router left them. Before an alternative's
 price is reported, the recommendation's own settings are moved to every other accelerator and engine, and to the
@@ -18,6 +18,7 @@ from hisearch.search.model.candidates import Candidate
 from hisearch.search.model.deployments import (
     configs_most_promising_first,
     deployment_of,
+    format_devices,
     parameters_of,
     with_cache,
 )
@@ -42,16 +43,22 @@ CANDIDATES_OF_EACH = 3
 _ROUNDING = 1e-9
 
 
-#: What an alternative differs in; a name of ``choices_of``.
+#: What an alternative differs in; a name of ``choices_of``. Devices only where a space has several choices of them.
 KINDS = ("accelerator", "engine", "formats")
+DEVICES = "devices"
 
 #: Values of the kind ``formats``.
 _OWN, _NARROWER = "the checkpoint's", "narrower"
 
 
+def kinds_of(problem: Problem) -> tuple[str, ...]:
+    """What alternatives may differ in."""
+    return (*KINDS, DEVICES) if len(problem.space.execution.devices) > 1 else KINDS
+
+
 @dataclass(eq=False)
 class _Alternative:
-    """A worker to size. kind: one of ``KINDS``, in which it differs from the recommendation."""
+    """A worker to size. kind: one of ``kinds_of``, in which it differs from the recommendation."""
 
     kind: str
     pool: PoolSpec
@@ -95,7 +102,8 @@ def search_alternatives(problem: Problem, runner: TrialRunner, until: int, may_s
     best = recommended(runner.considered, problem.objectives)
     if best is None:
         return
-    for number, kind in enumerate(KINDS):
+    kinds = kinds_of(problem)
+    for number, kind in enumerate(kinds):
         ours = _values(problem, best.deployment, kind)
         if kind == "formats" and _OWN in ours:
             continue
@@ -103,7 +111,7 @@ def search_alternatives(problem: Problem, runner: TrialRunner, until: int, may_s
         def differs(deployment: DeploymentSpec, kind: str = kind, ours: set[str] = ours) -> bool:
             return _differs(problem, deployment, kind, ours)
 
-        share = (until - runner.simulations) // (len(KINDS) - number)
+        share = (until - runner.simulations) // (len(kinds) - number)
         local_search(problem, runner, runner.simulations + share, may_serve, differs)
 
 
@@ -115,7 +123,7 @@ def _differs(problem: Problem, deployment: DeploymentSpec, kind: str, ours: set[
 
 def _pools(problem: Problem, best: Trial, sized: Sequence[Candidate]) -> Iterator[tuple[str, Candidate, PoolSpec]]:
     """(kind, stage 1's candidate, worker to size) for each other accelerator, each other engine, and own formats."""
-    for kind in KINDS:
+    for kind in kinds_of(problem):
         for value in dict.fromkeys(_value(problem, candidate.pool, kind) for candidate in sized):
             if value == _NARROWER or {value} == _values(problem, best.deployment, kind):
                 continue
@@ -130,6 +138,8 @@ def _pools(problem: Problem, best: Trial, sized: Sequence[Candidate]) -> Iterato
 def _value(problem: Problem, pool: PoolSpec, kind: str) -> str:
     if kind == "formats":
         return _OWN if problem.keeps_formats(pool) else _NARROWER
+    if kind == DEVICES:
+        return "" if pool.devices is None else format_devices(pool.devices)
     return pool.accelerator if kind == "accelerator" else pool.engine.name
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from hisearch.simulate.arrays import chunks as chunk_arrays
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.deployments.engine_rules import rules_in_force
+from hisearch.specs.machines.parallelism import scheduler_ranks
 from hisearch.traces.compiled import TraceArrays
 
 _WRITE_HITS = {"write_back": 0, "write_through": 1, "write_through_selective": 2}
@@ -49,13 +50,14 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, node_limit: int) 
     storage = storage_of(plan)
     links = link_array(plan, workers)
     return {
-        "tiers": _tiers(plan, links, workers),
+        "tiers": tier_record(plan),
         "store_tiers": _store_tier_records(plan, workers),
         "moves": np.zeros(node_limit if len(storage) > 1 else 1, hl.MOVE).view(np.recarray),
         # For each request, and for each worker's fetch ahead of a call: one, and those that servers still have.
         "fetches": np.zeros(10 * (len(trace.arrival_s) + workers) if storage else 1, hl.FETCH).view(np.recarray),
         "lookups": np.zeros(len(trace.arrival_s) if storage else 1, hl.LOOKUP).view(np.recarray),
         "links": links,
+        "shared": _shared(plan, len(links), workers),
         **_user_arrays(plan, trace),
     }
 
@@ -80,14 +82,6 @@ def _stores(tier: TierPlan, plan: WorkerPlan, workers: int) -> int:
     return math.ceil(workers / plan.schedulers_sharing(tier, workers))
 
 
-def _tiers(plan: WorkerPlan, links: Any, workers: int) -> Any:
-    """``tier_record``, and where host memory's own links are: behind all others."""
-    record = tier_record(plan)
-    if shares_memory(plan):
-        record["first_memory"] = len(links) - 2 * (workers // plan.schedulers)
-    return record
-
-
 def tier_record(plan: WorkerPlan) -> Any:
     """What holds for all tiers, shape (1,)."""
     record = np.zeros(1, hl.TIERS).view(np.recarray)
@@ -98,7 +92,6 @@ def tier_record(plan: WorkerPlan) -> Any:
     record["load_back_tokens"] = movement.load_back_tokens
     record["jumps"] = movement.jumps
     record["workers_per_node"] = plan.schedulers_per_node
-    record["first_memory"] = -1
     storage = storage_of(plan)
     if not storage:
         return record
@@ -178,6 +171,51 @@ def shares_memory(plan: WorkerPlan) -> bool:
     return plan.movement is not None and plan.schedulers > 1 and plan.tiers[0].scope == "worker"
 
 
+class SharedLevel(NamedTuple):
+    """Links of one kind that schedulers share on the way to host memory: their laws, and which one each takes (W,).
+
+    path: as in ``LinkUse``.
+    """
+
+    path: str
+    into: TransferLaw
+    out: TransferLaw
+    index: Any
+
+    @property
+    def links(self) -> int:
+        """How many."""
+        return int(self.index.max(initial=-1)) + 1
+
+
+def shared_levels(plan: WorkerPlan, workers: int) -> list[SharedLevel]:
+    """What ``workers`` schedulers share on the way to host memory, nearest first."""
+    if plan.movement is None:
+        return []
+    own, split = np.arange(workers), plan.split
+    worker = own // plan.schedulers
+    levels: list[SharedLevel] = []
+    if shares_memory(plan):
+        levels.append(SharedLevel("memory", plan.tiers[0].write, plan.tiers[0].read, worker))
+    ranks = scheduler_ranks(split)
+    for link in plan.movement.shared:
+        node, place = worker // plan.workers_per_node, worker % plan.workers_per_node
+        slot = place * split.ranks + (own % plan.schedulers) * ranks * (split.attention_data > 1)
+        # A worker that fills a node has its resources alone; those of its ranks are alike.
+        per_node = -(-(plan.workers_per_node * split.ranks) // link.slots)
+        levels.append(SharedLevel("shared", link.law, link.law, node * per_node + slot // link.slots))
+    return levels
+
+
+def _shared(plan: WorkerPlan, links: int, workers: int) -> Any:
+    """Link into what scheduler w shares on each level, shape (W, levels); out is next. They lie behind all others."""
+    rows, first = [], links
+    for level in reversed(shared_levels(plan, workers)):
+        first -= 2 * level.links
+        rows.append(first + 2 * level.index)
+    return np.ascontiguousarray(np.array(rows[::-1], np.int32).reshape(len(rows), workers).T)
+
+
 def link_array(plan: WorkerPlan, workers: int) -> Any:
     """All links, in the order of ``layout.Sim``."""
     movement = plan.movement
@@ -197,8 +235,8 @@ def link_array(plan: WorkerPlan, workers: int) -> Any:
         assert movement.network_read is not None
         assert movement.network_write is not None
         laws += [movement.network_write, movement.network_read] * math.ceil(workers / plan.schedulers_per_node)
-    if shares_memory(plan):
-        laws += [host.write, host.read] * (workers // plan.schedulers)
+    for level in shared_levels(plan, workers):
+        laws += [level.into, level.out] * level.links
     links = np.zeros(len(laws), hl.LINK).view(np.recarray)
     links["base_s"] = [law.base_s for law in laws]
     links["s_per_token"] = [law.s_per_token for law in laws]

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hisearch.hardware.power import worker_dynamic_w
+from hisearch.hardware.power import memory_power_share, worker_dynamic_w
 from hisearch.latency.costs import CompiledCosts, StepCosts
 from hisearch.latency.device_memory.plan import MemoryPlan
 from hisearch.latency.sharding import dense_layers, shard
@@ -167,24 +167,25 @@ def with_adapters(
 ) -> CompiledCosts:
     """Step costs if every sequence has a separate adapter, read once a step; an upper bound if some share one.
 
-    Joules by the law of ``hardware.power``, for reading and arithmetic: the time of each at its peak rate.
+    Joules by the law of ``hardware.power``, of reading and arithmetic one after the other.
     """
     adapters = pool.agents.adapters if pool.agents is not None else None
     if adapters is None:
         return costs
     elements = adapter_elements(model, adapters, pool.tensor_parallel)
-    read_s = elements * DTYPE_BYTES[adapters.dtype] / accelerator.memory_bandwidth_bytes_per_s
-    compute_s = 2.0 * elements / accelerator.peak_flops[rate_dtype(adapters.dtype)]
-    dynamic_w = worker_dynamic_w(accelerator, pool.tensor_parallel)
+    read_s = elements * DTYPE_BYTES[adapters.dtype] / (accelerator.memory_bandwidth_bytes_per_s * _BANDWIDTH_SHARE)
+    compute_s = 2.0 * elements / (accelerator.peak_flops[rate_dtype(adapters.dtype)] * _FLOPS_SHARE)
+    compute_w = worker_dynamic_w(accelerator, pool.tensor_parallel)
+    read_w = compute_w * memory_power_share(accelerator)
     components = {}
     if costs.components:
         components["adapters"] = _add_costs(
-            _zero_costs(len(costs.joules.token_s)), read_s * dynamic_w, compute_s * dynamic_w
+            _zero_costs(len(costs.joules.token_s)), read_s * read_w, compute_s * compute_w
         )
     return replace(
         costs,
-        seconds=_add_costs(costs.seconds, read_s / _BANDWIDTH_SHARE, compute_s / _FLOPS_SHARE),
-        joules=_add_costs(costs.joules, read_s * dynamic_w, compute_s * dynamic_w),
+        seconds=_add_costs(costs.seconds, read_s, compute_s),
+        joules=_add_costs(costs.joules, read_s * read_w, compute_s * compute_w),
         components={**costs.components, **components},
     )
 

@@ -56,11 +56,23 @@ class TierPlan:
 
 
 @dataclass(frozen=True)
+class SharedLink:
+    """What the ranks of neighbouring slots share on their way to host memory.
+
+    slots: that share one of it. law: of a token's KV of one scheduler of the worker, in either direction.
+    """
+
+    slots: int
+    law: TransferLaw
+
+
+@dataclass(frozen=True)
 class MovementPlan:
     """How KV moves between the tiers; the fields of ``specs.deployments.tiers.MovementSpec``, and the worker's links.
 
     host_read, host_write: between HBM and host memory, all ranks of the worker at once. network_read, network_write:
-    the node's network, if a tier lies behind it. layers: of the model, which a load-back loads one by one.
+    the node's network, if a tier lies behind it. shared: what they share with others beyond host_read and host_write.
+    layers: of the model, which a load-back loads one by one.
     writes_back_output: of a decode worker, whose single tier passes its output on to the storage of the prefill
     workers (see ``kernels.vllm.output_write_back``).
     worker_apart: a worker of vLLM runs in processes of its own: LMCache's loads and saves do not hold the scheduler.
@@ -82,6 +94,7 @@ class MovementPlan:
     host_write: TransferLaw = TransferLaw()
     network_read: TransferLaw | None = None
     network_write: TransferLaw | None = None
+    shared: tuple[SharedLink, ...] = ()
     layers: int = 1
     writes_back_output: bool = False
     worker_apart: bool = False

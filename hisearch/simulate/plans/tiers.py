@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from hisearch.base.policies import EVICTIONS
 from hisearch.latency.device_memory.plan import MemoryPlan
-from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
+from hisearch.simulate.plans.tier_plan import MovementPlan, SharedLink, TierPlan, TransferLaw
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.tier_checks import TierProblem, scope_of, storing_hosts, storing_ranks, tier_problems
 from hisearch.specs.deployments.tiers import TierSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec, LinkSpec, MediumSpec
-from hisearch.specs.machines.parallelism import nodes_per_worker, workers_per_node
+from hisearch.specs.machines.parallelism import nodes_per_worker, scheduler_ranks, workers_per_node
 from hisearch.specs.models.model import ModelSpec
 
 _GIB = float(2**30)
@@ -206,8 +206,24 @@ def _movement_plan(
         host_write=link,
         network_read=network,
         network_write=network,
+        shared=_shared_links(pool, memory, host),
         layers=model.layers,
         writes_back_output=pool.role == "decode",
         # A single rank runs in the scheduler's process (vLLM: config.parallel, v1.executor.uniproc_executor).
         worker_apart=pool.parallelism.ranks > 1,
+    )
+
+
+def _shared_links(pool: PoolSpec, memory: MemoryPlan, host: HostSpec | None) -> tuple[SharedLink, ...]:
+    """The host's shared links; each carries what as many ranks of a scheduler as lie behind it move at once."""
+    ranks = scheduler_ranks(pool.parallelism)
+    return tuple(
+        SharedLink(
+            link.accelerators,
+            TransferLaw(
+                link.latency_s,
+                memory.kv_bytes_per_token_per_rank * min(ranks, link.accelerators) / link.bandwidth_bytes_per_s,
+            ),
+        )
+        for link in (host.shared if host is not None else [])
     )

@@ -126,7 +126,8 @@ def _later(seconds: F8, *delays: F8 | None) -> F8:
 class WorkerTable:
     """Per worker, arrays of length W.
 
-    steps, preemptions, requests: counts. busy_s: device time. energy_j: joules above idle.
+    steps, preemptions, requests: counts. busy_s: device time. energy_j: joules above idle; attached_j: of these, those
+    of devices attached to its accelerators.
     prefill_tokens, decode_tokens: tokens computed. peak_kv_tokens: most KV tokens held at once.
     host_hit_tokens: tokens loaded back. evicted_tokens: cached tokens dropped from HBM.
     begun_s, gone_s: when it started, and had gone; NaN if it never started, or stayed to the end.
@@ -149,6 +150,7 @@ class WorkerTable:
     begun_s: F8
     gone_s: F8
     standby_s: F8 = field(default_factory=lambda: np.zeros(1))
+    attached_j: F8 = field(default_factory=lambda: np.zeros(1))
 
 
 @dataclass(frozen=True)

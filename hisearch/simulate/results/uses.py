@@ -54,7 +54,7 @@ class LinkUse:
         tier: that it leads to, as in ``StoreUse``. path: "medium" for a store's own bandwidth, including the worker's
             link to private host memory; "host" for a worker's link to shared host memory; "network" for a node's
             network, which leads to all tiers of the cluster; "memory" for host memory bandwidth that DP ranks of a
-            worker share, in addition to their own links.
+            worker share, in addition to their own links; "shared" for what slots of a host share on the way there.
         index: of the worker (for "medium" and "host", of its DP rank), store or node. write: towards the tier.
         busy_s: seconds in use, by the end of the run. tokens, transfers: sent, including those waiting or under way at
             the end. pool: index of its pool.
@@ -196,7 +196,8 @@ class PoolUse:
         first_worker, workers: index of the first one, and their number.
         kv_capacity_tokens: of a worker, or of each of its DP ranks. idle_w: idle power of a worker's accelerators,
             watts. power: its other draw. model: that it serves. tier_energy: of moving a token's KV, by tier, nearest
-            first. far_hit_tokens, fetches_ahead: of its workers, as in ``Result``.
+            first. far_hit_tokens, fetches_ahead: of its workers, as in ``Result``. attached_idle_w: of idle_w, that of
+            attached devices.
     """
 
     name: str
@@ -210,3 +211,4 @@ class PoolUse:
     tier_energy: tuple[TierEnergy, ...] = ()
     far_hit_tokens: int = 0
     fetches_ahead: bool = False
+    attached_idle_w: float = 0.0

@@ -27,6 +27,7 @@ class _Family(NamedTuple):
         DeepSeek's (leading dense layers, shared experts), or Llama 4's (every n-th layer, a shared expert as wide).
     single_router: engines multiply by the router in 32 bits (vLLM's and SGLang's models; SGLang's of GLM-4 since its
         pull request 21660 of March 2026).
+    choice_operators: see ``MoeSpec``.
     defaults: of keys that published configurations leave to the library.
     """
 
@@ -35,6 +36,7 @@ class _Family(NamedTuple):
     sparse: bool = False
     linear: bool = False
     single_router: bool = False
+    choice_operators: int = 1
     defaults: Mapping[str, Any] = {}
 
     @property
@@ -56,6 +58,7 @@ _FAMILIES = {
     "gemma3": _Family(defaults=_GEMMA3), "llama4": _Family("llama4"), "qwen2_vl": _Family(), "qwen2_5_vl": _Family(),
     "qwen2": _Family(), "qwen3": _Family(), "qwen3_vl": _Family(), "qwen3_5": _Family(linear=True),
     "mixtral": _Family("intermediate"), "gpt_oss": _Family("intermediate"),
+    "phimoe": _Family("intermediate", choice_operators=21),
     "minimax_m2": _Family("intermediate", single_router=True),
     "qwen3_moe": _Family("own"), "qwen3_vl_moe": _Family("own"),
     "qwen3_next": _Family("own", linear=True), "qwen3_5_moe": _Family("own", linear=True),
@@ -262,6 +265,7 @@ def _feed_forward(source: Source, config: _Config, family: _Family) -> dict[str,
         "shared_experts": 1 if shared else 0,
         "shared_intermediate_size": shared,
         "router_dtype": family.router_dtype,
+        "choice_operators": family.choice_operators,
     }
     return {"intermediate_size": 0, "moe": experts}
 
@@ -319,7 +323,8 @@ def _window(config: _Config, family: str) -> dict[str, Any]:
         windowed = (layers - layers // every) / layers
     else:
         windowed = 0.5 if family == "gpt_oss" else 1.0
-    return {"sliding_window_tokens": window, "sliding_window_layer_fraction": windowed} if windowed > 0 else {}
+    sinks = {"attention_sinks": True} if family == "gpt_oss" else {}
+    return {"sliding_window_tokens": window, "sliding_window_layer_fraction": windowed, **sinks} if windowed > 0 else {}
 
 
 def _chunked_attention(config: _Config) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _write(folder: Path, document: Document[Any]) -> str:
         place = place.with_name(f"{document.name}-{number}.yaml")
     (folder / place).parent.mkdir(parents=True, exist_ok=True)
     (folder / place).write_bytes(text)
-    operators = document.spec.operators if document.kind == "LatencyProfile" else None
+    operators = document.spec.operators if document.kind in {"LatencyProfile", "Device"} else None
     if operators is not None:
         copy = shutil.copytree if Path(operators).is_dir() else shutil.copy
         copy(operators, kept_operators(folder / place))

@@ -19,9 +19,9 @@ from hisearch.specs.studies.study import StudySpec
 from hisearch.specs.workloads.workload import WorkloadSpec
 
 
-def kept_operators(profile: Path) -> Path:
-    """Where a run keeps the measured operators of the profile in ``profile``."""
-    return profile.with_suffix(".operators")
+def kept_operators(document: Path) -> Path:
+    """Where a run keeps the measured operators of the profile or device in ``document``."""
+    return document.with_suffix(".operators")
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,16 @@ class Resolver:
             )
         return profile if profile.spec.operators is None else self._with_operators(profile)
 
-    def _with_operators(self, profile: Document[LatencyProfileSpec]) -> Document[LatencyProfileSpec]:
-        """The profile with the full path of its measured operators: a run's own copy, or from the profile's folder."""
-        ref = Path(str(profile.spec.operators)).expanduser()
-        base = self._base(profile, "spec.operators") or self.catalogue.root
-        tried = list(dict.fromkeys((kept_operators(profile.path), base / ref, self.catalogue.root / ref)))
+    def _with_operators(self, document: Document[Any]) -> Document[Any]:
+        """A profile or device with the full path of its measured operators: a run's own copy, or from its folder."""
+        ref = Path(str(document.spec.operators)).expanduser()
+        base = self._base(document, "spec.operators") or self.catalogue.root
+        tried = list(dict.fromkeys((kept_operators(document.path), base / ref, self.catalogue.root / ref)))
         path = next((candidate for candidate in tried if candidate.exists()), None)
         if path is None:
             places = " or ".join(shown_path(candidate) for candidate in tried[1:])
-            raise profile.error("spec.operators", f"no folder or file of measured operators at {places}")
-        return replace(profile, spec=profile.spec.model_copy(update={"operators": str(path.resolve())}))
+            raise document.error("spec.operators", f"no folder or file of measured operators at {places}")
+        return replace(document, spec=document.spec.model_copy(update={"operators": str(path.resolve())}))
 
     def _defined(self, kind: str, name: str) -> Document[Any] | None:
         """The deployment's own definition of that name."""
@@ -122,7 +122,7 @@ class Resolver:
         """Adds what a devices block names."""
         for name, entry in spec.attached.items():
             device = self.refer(document, "Device", f"{keypath}.attached.{name}.device", entry.device)
-            hardware.devices[entry.device] = device
+            hardware.devices[entry.device] = device if device.spec.operators is None else self._with_operators(device)
         attention_ffn = spec.attention_ffn
         if attention_ffn is not None and attention_ffn.ffn_accelerator is not None:
             self.accelerator(

@@ -31,6 +31,9 @@ OPERATORS: tuple[OperatorName, ...] = (
 #: Unit of KV cache that one channel of PIM holds.
 PimMapping = Literal["heads", "requests", "striped"]
 
+#: Kinds of attached devices.
+DeviceKind = Literal["gpu", "npu", "pim", "cxl", "cpu"]
+
 #: Name of the worker's own accelerator in mappings.
 ACCELERATOR = "accelerator"
 
@@ -81,7 +84,7 @@ class SheetSpec(Strict):
 class DeviceSpec(Strict):
     """A device attached to a worker's accelerators. Without a law (sheet, systolic, pim) it is memory alone."""
 
-    kind: Literal["gpu", "npu", "pim", "cxl", "cpu"] = Field(description="For the reader and the energy figures.")
+    kind: DeviceKind = Field(description="For the reader and the energy figures.")
     memory_bytes: Positive = Field(description="All of it.")
     memory_bandwidth_bytes_per_s: Positive = Field(
         description="As its own operators, and transfers to and from it, see it; PIM: of all channels' pins."
@@ -89,6 +92,11 @@ class DeviceSpec(Strict):
     sheet: SheetSpec | None = Field(None, description="Law of a processor that is known by its sheet.")
     systolic: SystolicSpec | None = Field(None, description="Law of systolic arrays.")
     pim: PimSpec | None = Field(None, description="Law of processing in memory.")
+    operators: str | None = Field(
+        None,
+        description="CSV of measured or simulated operators of one device, latencies and joules, which come before its "
+        "law or stand in for one (docs/hardware.md).",
+    )
     link: LinkSpec | None = Field(None, description="To the accelerator that it is attached to; none where absent.")
     idle_w: NonNegative = Field(description="Draw when idle.")
     active_w: NonNegative = Field(0.0, description="Draw at full use, of a sheet or systolic arrays.")

@@ -63,6 +63,9 @@ class AcceleratorSpec(Strict):
         None,
         description="Of an NVIDIA GPU without a profile, to which the laws of the nearest measured one are carried.",
     )
+    compute_capability: Positive | None = Field(
+        None, description="NVIDIA's, which decides which attention kernels vLLM runs; unknown where absent."
+    )
     derating: DeratingSpec | None = Field(
         None, description="Of another vendor's GPU without a profile, to which they are carried likewise."
     )
@@ -72,10 +75,17 @@ class AcceleratorSpec(Strict):
     host: str | None = Field(None, description="Name or path of the Host that usually carries it.")
     idle_w: NonNegative = Field(description="Draw when idle.")
     active_w: Positive = Field(description="Draw at full use: the board's power limit.")
+    memory_w: Positive | None = Field(
+        None,
+        description="Draw while memory alone is busy, as in decodes of few sequences: idle_w to active_w, which it is "
+        "where absent, as of GPUs with GDDR memory, which draw their limit.",
+    )
     standby_w: NonNegative | None = Field(
         None, description="Draw in place of idle_w after standby_after_s without work; none of the kind where absent."
     )
     standby_after_s: NonNegative = Field(60.0, description="Seconds without work until standby.")
+    wake_s: NonNegative = Field(0.0, description="From standby to the first step: it begins so much later.")
+    wake_j: NonNegative = Field(0.0, description="Of one accelerator for each such start, beyond standby_w.")
     price: Price = Field(description="Of one accelerator, its share of the host included where the host costs 0.")
     provenance: Provenance = Field(description="Where the facts come from.")
 
@@ -86,6 +96,9 @@ class AcceleratorSpec(Strict):
             raise KeyedError(("reserved_bytes",), message)
         if self.standby_w is not None and self.standby_w > self.idle_w:
             raise KeyedError(("standby_w",), f"must be at most idle_w {self.idle_w:g}, got {self.standby_w:g}")
+        if self.memory_w is not None and not self.idle_w <= self.memory_w <= self.active_w:
+            message = f"must be idle_w {self.idle_w:g} to active_w {self.active_w:g}, got {self.memory_w:g}"
+            raise KeyedError(("memory_w",), message)
         return self
 
 
@@ -135,6 +148,15 @@ class BasePartsSpec(Strict):
         return self.cpu_w + self.dram_w + self.links_w + self.nics_w + self.storage_w
 
 
+class SharedLinkSpec(Strict):
+    """What accelerators in neighbouring slots share on their way to host memory."""
+
+    name: str = Field(min_length=1, description="For the reader: a PCIe switch, a root port, memory of a socket.")
+    accelerators: Count = Field(description="Slots that share one of it; they divide the host's.")
+    bandwidth_bytes_per_s: Positive = Field(description="Of one of it, one direction, for all of them together.")
+    latency_s: NonNegative = Field(0.0, description="Of a transfer through it.")
+
+
 class HostSpec(Strict):
     """A server that carries accelerators.
 
@@ -154,6 +176,11 @@ class HostSpec(Strict):
     nvme_bytes: NonNegative = Field(0.0, description="Size of its disks; doctor holds the workers' tiers against it.")
     network: LinkSpec | None = Field(
         None, description="To stores that the cluster shares, for all its workers together; none where absent."
+    )
+    shared: list[SharedLinkSpec] = Field(
+        default_factory=list,
+        description="What copies between accelerators and host memory share beyond each accelerator's own host_link; "
+        "nothing where absent.",
     )
     cpu_cores: NonNegativeInt = Field(0, description="For the reader.")
     cpu_sockets: NonNegativeInt | None = Field(
@@ -186,6 +213,10 @@ class HostSpec(Strict):
         if self.reach % self.accelerators:
             message = f"must be whole hosts of {self.accelerators} accelerators, got {self.reach}"
             raise KeyedError(("peer_domain",), message)
+        for index, link in enumerate(self.shared):
+            if self.accelerators % link.accelerators:
+                message = f"is {link.accelerators}, which does not divide the host's {self.accelerators} slots"
+                raise KeyedError(("shared", index, "accelerators"), message)
         if self.base_parts.total_w > self.base_w:
             message = f"the parts draw {self.base_parts.total_w:g} W, more than base_w, {self.base_w:g} W"
             raise KeyedError(("base_parts",), message)

@@ -210,6 +210,11 @@ def workers_per_node(split: Parallelism, host: HostSpec | None) -> int:
     return max(host.accelerators // split.ranks, 1) if host is not None else 1
 
 
+def scheduler_ranks(split: Parallelism) -> int:
+    """Ranks that move the KV of one scheduler at once: of an attention group, or of all stages of a pipeline."""
+    return split.ranks // split.attention_data
+
+
 def nodes_per_worker(split: Parallelism, host: HostSpec | None) -> int:
     """Hosts that one worker takes; 1 where the host is not known.
 

@@ -53,6 +53,11 @@ class MoeSpec(Strict):
     router_dtype: Literal["bf16", "fp32"] = Field(
         "bf16", description="Format in which engines multiply by the router; fp32 runs without tensor cores."
     )
+    choice_operators: Count = Field(
+        1,
+        description="Operators in which engines choose a token's experts: 1 where a kernel does, 21 of the sparse "
+        "mixer of Phi's mixtures, which PyTorch runs one by one.",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> MoeSpec:
@@ -136,6 +141,9 @@ class ModelSpec(Strict):
     moe: MoeSpec | None = Field(None, description="Absent for a dense model.")
     sliding_window_tokens: NonNegativeInt = Field(0, description="Attention window; 0: full attention in every layer.")
     sliding_window_layer_fraction: Fraction = Field(0.5, description="Share of layers that use the window.")
+    attention_sinks: bool = Field(
+        default=False, description="Softmax has a learned sink for each head (gpt-oss), which takes other kernels."
+    )
     windows_are_chunks: bool = Field(
         default=False,
         description="Attention stays within chunks of the window's size (Llama 4); vLLM keeps the KV of all chunks.",

@@ -1,0 +1,63 @@
+"""Bandwidths at which an attached device would win: by a verdict with a known threshold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.search.confidence.rival_bandwidth import MOST_FACTOR, SIMULATIONS, bandwidth_wins, faster
+from hisearch.search.model.job import Evaluation
+from hisearch.search.select.rivals import Rival
+from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from tests.search.fakes import make_deployment, make_trial
+
+
+def priced(replicas: int, usd_each: float, number: int = 0):  # type: ignore[no-untyped-def]
+    trial = make_trial(number, 1.0, 5.0, replicas * usd_each)
+    return replace(trial, deployment=make_deployment("h100-sxm", replicas))
+
+
+@given(st.floats(1.01, 6.0))
+def test_the_least_bandwidth_that_does_is_found(threshold: float) -> None:
+    """Ten replicas at 10, or nine with PIM at 12: eight of these are cheaper."""
+    best, other = priced(10, 10.0), priced(9, 12.0, 1)
+    tried: list[tuple[int, float]] = []
+
+    def evaluate(deployment: DeploymentSpec, item: str, factor: float) -> Evaluation:
+        assert item == "pim"
+        tried.append((deployment.pool.replicas, factor))
+        return Evaluation({}, (), factor >= threshold)
+
+    rival = Rival("h100-sxm with 1 pim", other, "pim", "USD/hour", 1.0, None)
+    (win,) = bandwidth_wins([rival], best, ["pim"], evaluate, lambda spec: 12.0 * spec.pool.replicas)
+    assert {replicas for replicas, _ in tried} == {8}
+    assert len(tried) <= SIMULATIONS
+    assert (win.replicas, win.usd_per_hour) == (8, 96.0)
+    if threshold > MOST_FACTOR:
+        assert win.factor is None
+    else:
+        assert win.factor is not None
+        assert threshold <= win.factor <= threshold * MOST_FACTOR ** (0.5 ** (SIMULATIONS - 1)) * (1 + 1e-9)
+
+
+def test_accelerators_and_what_was_never_simulated_are_left_out() -> None:
+    def evaluate(deployment: DeploymentSpec, item: str, factor: float) -> Evaluation:
+        raise AssertionError
+
+    known = [Rival("l40s", priced(9, 12.0), "l40s"), Rival("with pim", None, "pim"), Rival("x", priced(1, 99.0), "pim")]
+    assert bandwidth_wins(known, priced(10, 1.0), ["pim"], evaluate, lambda spec: 99.0 * spec.pool.replicas) == []
+
+
+@pytest.mark.parametrize("name", ["hbm2-pim", "cxl2-memory", "npu-128x128-device"])
+def test_a_faster_device_is_faster_in_every_bandwidth_and_still_valid(name: str) -> None:
+    device = Catalogue().get("Device", name).spec
+    twice = faster(device, 2.0)
+    assert type(device).model_validate(twice.model_dump()) == twice
+    assert twice.memory_bandwidth_bytes_per_s == 2 * device.memory_bandwidth_bytes_per_s
+    assert twice.link is not None
+    assert twice.link.bandwidth_bytes_per_s == 2 * device.link.bandwidth_bytes_per_s
+    assert twice.link.latency_s == device.link.latency_s
