@@ -84,14 +84,23 @@ OFFLINE_S = 600.0
 #: Seconds of a cell's search.
 SECONDS = 60.0
 
+#: Engine -> round -> its release of the month of submission.
+RELEASES = {
+    "trtllm": {"5.0": "0.17.0", "5.1": "0.21.0", "6.0": "1.2.0rc6"},
+    "vllm": {"5.0": "0.7.2", "5.1": "0.10.0", "6.0": "0.15.1"},
+}
+#: AMD's vLLM is a fork that makes 7 to 11 steps of decodes between two looks at the queue (``num_scheduler_steps`` of
+#: its published configurations). No release that is modelled does; the newest hides the host's work likewise.
+FORKED = "mi"
+
 #: Settings that are searched. One format: FP8 weights and KV, which all submissions of these machines have.
 _SPACE = (
     "spec.space.execution.weight_dtypes=[fp8]",
     "spec.space.execution.kv_dtypes=[fp8]",
     "spec.space.execution.tensor_parallel=[1,2,4,8]",
     "spec.space.execution.pipeline_parallel=[1,2]",
-    "spec.space.execution.chunk_tokens=[1024,2048,4096,8192]",
-    "spec.space.execution.max_running_requests=[256,512,1024]",
+    "spec.space.execution.chunk_tokens=[512,1024,2048,4096,8192]",
+    "spec.space.execution.max_running_requests=[128,256,512,1024,2048]",
     "spec.space.routing.policies=[power_of_two]",
     "spec.space.pools.disaggregated=null",
 )
@@ -99,12 +108,13 @@ _SPACE = (
 
 @dataclass(frozen=True)
 class Submissions:
-    """Results of one cell. tokens_per_s: generated, per accelerator, one for each submission."""
+    """Results of one cell. version: release of the best one's round. tokens_per_s: generated, per accelerator."""
 
     model: str
     accelerator: str
     scenario: str
     engine: str
+    version: str
     accelerators: int
     tokens_per_s: tuple[float, ...]
 
@@ -117,6 +127,7 @@ class Cell:
     accelerator: str
     scenario: str
     engine: str
+    version: str
     accelerators: int
     submissions: int
     best_tokens_per_s: float
@@ -168,22 +179,25 @@ def read_results(path: Path) -> list[Submissions]:
     Raises:
         OSError: the file cannot be read. ValueError: a row is malformed; says which.
     """
-    figures: dict[tuple[str, str, str], list[tuple[int, float, str]]] = {}
+    figures: dict[tuple[str, str, str], list[tuple[int, float, str, str]]] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for number, row in enumerate(csv.DictReader(file), 2):
             try:
                 count, tokens = int(row["accelerators"]), float(row["tokens_per_s"])
                 key = (row["model"], ACCELERATORS.get(row["accelerator"], row["accelerator"]), row["scenario"])
-                system = row["system"]
+                of = (row["system"], row["round"])
             except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(f"{path}:{number}: expected the columns of an MLPerf result, got {error}") from error
-            figures.setdefault(key, []).append((count, tokens / count, system))
+            figures.setdefault(key, []).append((count, tokens / count, *of))
     cells = []
     for (model, accelerator, scenario), rows in sorted(figures.items()):
-        count = Counter(count for count, _, _ in rows).most_common(1)[0][0]
-        served_by_vllm = accelerator.startswith("mi") or all("vllm" in system.lower() for *_, system in rows)
-        engine = "vllm" if served_by_vllm else "trtllm"
-        cells.append(Submissions(model, accelerator, scenario, engine, count, tuple(rate for _, rate, _ in rows)))
+        count = Counter(count for count, *_ in rows).most_common(1)[0][0]
+        forked = accelerator.startswith(FORKED)
+        engine = "vllm" if forked or all("vllm" in system.lower() for _, _, system, _ in rows) else "trtllm"
+        best_round = max(rows, key=lambda row: row[1])[3]
+        version = "" if forked else RELEASES[engine].get(best_round, "")
+        rates = tuple(rate for _, rate, _, _ in rows)
+        cells.append(Submissions(model, accelerator, scenario, engine, version, count, rates))
     return cells
 
 
@@ -191,8 +205,8 @@ def _searched(group: Submissions, folder: Path, workers: int | None, seconds: fl
     """The cell of a group of submissions."""
     began = time.monotonic()
     cell = Cell(
-        group.model, group.accelerator, group.scenario, group.engine, group.accelerators, len(group.tokens_per_s),
-        max(group.tokens_per_s), float(np.median(group.tokens_per_s)),
+        group.model, group.accelerator, group.scenario, group.engine, group.version, group.accelerators,
+        len(group.tokens_per_s), max(group.tokens_per_s), float(np.median(group.tokens_per_s)),
     )  # fmt: skip
     benchmark = BENCHMARKS.get(group.model)
     if benchmark is None:
@@ -270,7 +284,8 @@ def _study(group: Submissions, benchmark: Benchmark, lengths: Lengths) -> Study:
         engine=(group.engine,),
         have=(group.accelerator, group.accelerators),
     )
-    resolved = study_from_question(question, overrides=_SPACE).resolved
+    release = f"spec.space.execution.versions={{{group.engine}: '{group.version}'}}"
+    resolved = study_from_question(question, overrides=(*_SPACE, release)).resolved
     return Study(resolved, _trace(group.model, lengths, QUERIES, at_once=False))
 
 
@@ -336,7 +351,8 @@ def _batches(entrants: Sequence[Entrant], size: int) -> Iterator[Sequence[Entran
 
 def _settings(deployment: Any) -> str:
     engine = deployment.pool.engine
+    policy = f", {engine.capacity_policy}" if engine.name == "trtllm" else ""
     return (
         f"{describe(deployment)}, {deployment.pool.parallelism}, chunks of {engine.chunk_tokens:,}, up to "
-        f"{engine.max_running_requests:,} running"
+        f"{engine.max_running_requests:,} running{policy}"
     )

@@ -87,6 +87,15 @@ def test_accelerators_that_were_measured_or_are_no_gpus_are_priced_as_before() -
 def test_a_derated_sheet_has_its_shares_of_the_peaks() -> None:
     accelerator = CATALOGUE.get("Accelerator", "mi300x").spec
     sheet = transfer.derated(accelerator)
-    assert sheet_peaks(sheet)["bf16"] == pytest.approx(0.48 * 1307.4e12)
+    assert sheet_peaks(sheet)["bf16"] == pytest.approx(0.64 * 1307.4e12)
     assert sheet.memory_bandwidth_bytes_per_s == pytest.approx(0.9 * 5.3e12)
     assert transfer.derated(CATALOGUE.get("Accelerator", "l4").spec) is CATALOGUE.get("Accelerator", "l4").spec
+
+
+def test_experts_of_another_vendor_attain_in_fp8_what_they_do_in_16_bits() -> None:
+    profile = CATALOGUE.get("LatencyProfile", "vllm-h200").spec
+    laws = {name: transfer.carried(profile, CATALOGUE.get("Accelerator", name).spec).laws for name in ("mi300x", "l4")}
+    assert laws["mi300x"] is not None
+    assert laws["mi300x"].moe["fp8"] == laws["mi300x"].moe["bf16"]
+    assert laws["l4"] is not None
+    assert "fp8" not in laws["l4"].moe

@@ -34,3 +34,10 @@ def test_what_is_refused(settings: dict[str, Any], problem: str) -> None:
 def test_kv_formats() -> None:
     with pytest.raises(ValueError, match="trtllm has no KV cache format fp4; known: bf16, fp16, fp8"):
         PoolSpec(accelerator="b200", engine=EngineSpec(name="trtllm"), kv_dtype="fp4")
+
+
+@pytest.mark.parametrize(("version", "overlaps"), [("0.10.0", False), ("0.14.0", True), ("", True)])
+def test_vllm_forms_batches_ahead_from_the_release_that_does_so_by_default(version: str, overlaps: bool) -> None:
+    assert EngineSpec(name="vllm", version=version).overlap == overlaps
+    assert EngineSpec(name="vllm", version=version, overlap=True).overlap
+    assert EngineSpec(name="trtllm", version="0.17.0").overlap

@@ -86,14 +86,20 @@ def _log_ratios(first: AcceleratorSpec, second: AcceleratorSpec) -> tuple[float,
 def carried(profile: LatencyProfileSpec, accelerator: AcceleratorSpec) -> LatencyProfileSpec:
     """``profile`` with its laws at the sheet of ``accelerator``.
 
+    Experts in fp8 of a derated accelerator attain the shares that 16-bit ones do, an assumption.
+
     Raises:
         ValueError: the profile has no laws.
     """
     if profile.laws is None:
         raise ValueError("only a profile with laws can be carried over to another accelerator")
-    sheet = derated(accelerator)
+    sheet, experts = derated(accelerator), dict(profile.laws.moe)
+    if accelerator.derating is not None and "bf16" in experts:
+        # The fp8 law may be that of a kernel with a scale for each block; another vendor's library has its own.
+        experts["fp8"] = experts["bf16"]
     laws = profile.laws.model_copy(
         update={
+            "moe": experts,
             "multiprocessors": accelerator.multiprocessors or profile.laws.multiprocessors,
             "flops": sheet_peaks(sheet)["bf16"],
             "memory_bandwidth_bytes_per_s": sheet.memory_bandwidth_bytes_per_s,

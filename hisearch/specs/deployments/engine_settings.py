@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Protocol
+from typing import Any, Protocol
 
 from hisearch.base.engine_rules import SETTINGS_SINCE
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.engine_rules import rules_version
 from hisearch.specs.versions import precedes
+
+#: First release that forms a batch while the one before it runs, unless told otherwise (vLLM's release notes of 0.14.0,
+#: pull request 27614).
+OVERLAPS_SINCE = {"vllm": "0.14.0"}
 
 #: Evictions of SGLang's radix cache that not every modelled release has: name -> first release.
 EVICTIONS_SINCE = {"slru": "0.5.10"}
@@ -45,6 +49,14 @@ TRTLLM_SETTINGS = {
     "attention_dp_timeout_iters": 50,
     "attention_dp_batching_wait_iters": 10,
 }
+
+
+def with_release_defaults(data: Any) -> Any:
+    """Settings as a mapping, with the defaults of the release that they name where it has others."""
+    if not isinstance(data, dict) or "overlap" in data:
+        return data
+    since = OVERLAPS_SINCE.get(str(data.get("name")))
+    return data | {"overlap": False} if since and precedes(str(data.get("version", "")), since) else data
 
 
 def check_others_than_trtllm(engine: Engine) -> None:

@@ -19,7 +19,12 @@ from hisearch.specs.base import (
 )
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec, check_agents
 from hisearch.specs.deployments.cluster import AutoscaleSpec, ReplicasSpec, RoleName
-from hisearch.specs.deployments.engine_settings import check_others_than_trtllm, check_release, check_sglang
+from hisearch.specs.deployments.engine_settings import (
+    check_others_than_trtllm,
+    check_release,
+    check_sglang,
+    with_release_defaults,
+)
 from hisearch.specs.deployments.graphs import GraphMode, check_graphs
 from hisearch.specs.deployments.tiers import (
     KV_CONNECTOR_TITLES,
@@ -122,8 +127,8 @@ class EngineSpec(Strict):
     )
     overlap: bool = Field(
         True,
-        description="Form a batch while the one before it runs, as all engines do by default: vLLM async_scheduling, "
-        "SGLang's overlap schedule, TensorRT-LLM's overlap scheduler.",
+        description="Form a batch while the one before it runs, as all engines do by default, vLLM since 0.14.0: vLLM "
+        "async_scheduling, SGLang's overlap schedule, TensorRT-LLM's overlap scheduler.",
     )
     chunked_prefill: bool = Field(True, description="Cut prompts that exceed what is left of a step's token budget.")
     long_prefill_tokens: NonNegativeInt = Field(
@@ -213,6 +218,8 @@ class EngineSpec(Strict):
     def by_priority(self) -> bool:
         """Whether the queue is ordered by priority."""
         return self.priority_scheduling or self.schedule == "priority"
+
+    _of_release = model_validator(mode="before")(with_release_defaults)
 
     @model_validator(mode="after")
     def _check(self) -> EngineSpec:
