@@ -189,7 +189,7 @@ def group_count(problem: Problem) -> int:
     """Number of combinations that ``search_execution`` checks."""
     space = problem.space.execution
     sizes = (space.accelerators, space.splits, weight_dtypes(space), space.kv_dtypes, space.devices)
-    return math.prod(map(len, sizes)) * sum(len(space.engine_settings(engine)) for engine in space.engines)
+    return math.prod(len(size) for size in sizes) * sum(len(space.engine_settings(engine)) for engine in space.engines)
 
 
 def groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:

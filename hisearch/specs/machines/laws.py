@@ -256,7 +256,7 @@ class LawsSpec(Strict):
     )
     former_quantise: dict[str, QuantiseTerms] = Field(
         default_factory=dict,
-        description="Of engine versions before each of these, which had such passes. Compiled engines of TensorRT-LLM 0 "
+        description="Of engine versions before each of these, which had such passes. Compiled engines (TensorRT-LLM 0) "
         "have none: their checkpoints state the scales.",
     )
     prefill_attention: dict[str, PrefillTerms] = Field(description="By format of the KV cache.")

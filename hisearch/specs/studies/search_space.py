@@ -92,7 +92,7 @@ class ExecutionSpace(Strict):
         ]
 
     def engine_settings(self, engine: EngineName) -> list[dict[str, Any]]:
-        """Every combination of an engine's batch limits and policies, with its release, as keys of an ``EngineSpec``."""
+        """Every combination of an engine's batch limits and policies, with its release: keys of an ``EngineSpec``."""
         lists: dict[str, list[Any]] = {
             "chunk_tokens": self.chunk_tokens,
             "max_running_requests": self.max_running_requests,
