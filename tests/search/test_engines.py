@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 from typing import Any, get_args
 
 import pytest
 
-from hisearch.search.model.deployments import on_engine, parameters_of
+from hisearch.latency.sharding import InvalidParallelism
+from hisearch.search.model.deployments import deployment_of, on_engine, parameters_of
 from hisearch.search.records.pool_dimensions import pool_dimensions
+from hisearch.search.refine.local_search import changed
+from hisearch.simulate.plans.plan import check_split
 from hisearch.specs.base import ENGINE_TITLES, EngineName
-from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.models.pages import PAGE_TOKENS
 from hisearch.specs.studies.search_space import ExecutionSpace, SearchSpaceSpec
+from tests.search.fakes import make_problem
 
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 OWN: dict[str, dict[str, Any]] = {
@@ -61,3 +68,24 @@ def test_a_space_has_its_engines_releases_and_policies() -> None:
     assert dimensions["capacity_policy"] == ("guaranteed_no_evict", "max_utilization")
     plain = space.model_copy(update={"engines": ["vllm"]})
     assert "capacity_policy" not in pool_dimensions(SearchSpaceSpec(execution=plain))
+
+
+def test_the_other_policy_is_a_neighbour_of_tensorrt_llm_alone() -> None:
+    problem = make_problem()
+    policies = {"capacity_policies": ["guaranteed_no_evict", "max_utilization"]}
+    execution = problem.space.execution.model_copy(update=policies)
+    problem = replace(problem, space=problem.space.model_copy(update={"execution": execution}))
+    for name in ("trtllm", "vllm"):
+        pool = PoolSpec(accelerator="fast", engine=EngineSpec(name=name))
+        near = changed(problem, deployment_of(problem.model, problem.profile, pool, 1, RouterSpec()))
+        assert any(other.pool.engine.capacity_policy == "max_utilization" for other in near) == (name == "trtllm")
+
+
+def test_compiled_engines_have_no_attention_groups() -> None:
+    model = Catalogue().get("Model", "mixtral-8x7b").spec
+    for version in ("1.0.0", ""):
+        engine = EngineSpec(name="trtllm", version=version)
+        check_split(PoolSpec(accelerator="h200", engine=engine, attention_data_parallel=2), model)
+    engine = EngineSpec(name="trtllm", version="0.21.0")
+    with pytest.raises(InvalidParallelism, match="is not simulated with compiled engines of TensorRT-LLM 0"):
+        check_split(PoolSpec(accelerator="h200", engine=engine, attention_data_parallel=2), model)
