@@ -241,6 +241,18 @@ def read_former_products(former: Path, system: str, engine: str, version: str) -
     return _gemm(with_seconds(frame)), f"aiconfigurator 0.8.0, {system}/{engine}/{version}/gemm_perf"
 
 
+def read_former_experts(former: Path, system: str, engine: str, version: str) -> tuple[pd.DataFrame, str]:
+    """Experts of a former version of an engine, and the table's name (see ``read_former_sparse``).
+
+    Raises:
+        FileNotFoundError: they were not measured.
+    """
+    import pandas as pd
+
+    frame = pd.read_csv(former / system / engine / version / "moe_perf.txt").replace("float16", "bfloat16")
+    return _moe(with_seconds(frame)), f"aiconfigurator 0.8.0, {system}/{engine}/{version}/moe_perf"
+
+
 def _sparse(folder: Path) -> tuple[pd.DataFrame, str] | None:
     """Whole blocks of sparse attention of the newest version that measured both phases."""
     for path in newest_first(folder, f"{SPARSE_TABLES['prefill']}_perf"):

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hisearch.calibrate import families
-from hisearch.calibrate.aic_tables import read_experts, read_former_products, read_former_sparse, read_quantise
+from hisearch.calibrate.aic_tables import (
+    read_experts,
+    read_former_experts,
+    read_former_products,
+    read_former_sparse,
+    read_quantise,
+)
 from hisearch.calibrate.boards import BOARDS
 from hisearch.calibrate.build import Target, experts, sparse_attention
 from hisearch.calibrate.published import FLASHINFER_FP8_BLOCK, Products, products
@@ -36,6 +42,7 @@ class FormerExperts(NamedTuple):
     formats: of the experts.
     table: version of the engine whose table has the kernels.
     kernel: part of their names there; empty: all.
+    former: whether the table is aiconfigurator 0.8.0's.
     experts: of the models that ran them, where the table has none with as few (``shorter_launch``).
     """
 
@@ -43,6 +50,7 @@ class FormerExperts(NamedTuple):
     table: str
     kernel: str = ""
     experts: int | None = None
+    former: bool = False
 
 
 #: Experts in MXFP4 under vLLM's scripts for gpt-oss on Hopper: Marlin's since 0.13.0.
@@ -50,6 +58,9 @@ _MARLIN = {
     "0.13.0": FormerExperts(("fp4",), "0.24.0"),
     "0.24.0": FormerExperts(("fp4",), "0.24.0", kernel="marlin", experts=128),
 }
+
+#: TensorRT-LLM's experts in fp8: Mixtral's take 9 to 23 % longer than in 1.2.0rc5 from 1,024 tokens on.
+_RC3 = {"1.0.0": FormerExperts(("fp8",), "1.0.0rc3", former=True)}
 
 #: (accelerator, engine) -> version -> experts of versions before it. On a B200 TensorRT-LLM had DeepGEMM's kernels for
 #: fp8 blocks (github SemiAnalysisAI/InferenceX, ``perf-changelog.yaml``, pull request 594), vLLM's runs those of
@@ -60,6 +71,8 @@ FORMER: dict[tuple[str, EngineName], dict[str, FormerExperts]] = {
     ("b200", "vllm"): {"0.19.0": FormerExperts(("fp8_block",), "0.19.0")},
     ("h100-sxm", "vllm"): _MARLIN,
     ("h200", "vllm"): _MARLIN,
+    ("h100-sxm", "trtllm"): _RC3,
+    ("h200", "trtllm"): _RC3,
 }
 
 
@@ -224,7 +237,13 @@ def _experts(
     """Experts by version and format."""
     by_version: dict[str, dict[str, MoeTerms]] = {}
     for before, former in FORMER.get(key, {}).items():
-        frame, source = read_experts(sources.data, sources.system, key[1], former.table)
+        if not former.former:
+            frame, source = read_experts(sources.data, sources.system, key[1], former.table)
+        elif sources.former is not None:
+            frame, source = read_former_experts(sources.former, sources.system, key[1], former.table)
+        else:
+            report("moe of former versions: no tables of them, so as shipped")
+            return _shipped(key).former_moe
         frame = frame[frame["source"].str.contains(former.kernel)]
         by_version[before] = experts(former.formats, target, frame, source, report)
         if former.experts is not None:

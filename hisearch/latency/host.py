@@ -50,6 +50,7 @@ from hisearch.specs.base import DType
 from hisearch.specs.deployments.graphs import graph_mode
 from hisearch.specs.machines.host import EngineOverhead, HostTimes
 from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.versions import compiles_engine
 
 #: Kernels of a layer's parts, operators that Python dispatches for them, and products among them.
 GQA, MLA, LINEAR = (6, 8, 2), (13, 20, 4), (10, 45, 2)
@@ -65,6 +66,9 @@ QUANTISED = frozenset({"fp8", "nvfp4"})
 #: without graphs: Llama-3.1-8B on H100 takes 8.4 ms a step then, twelve operators in each of 32 layers. 3 to 60 us is
 #: plausible (``specs.machines.host.RANGES``).
 EAGER_LAUNCH_S = 22e-6
+#: Host seconds of a kernel that a compiled TensorRT engine enqueues from C++, assumed: 3.8 us for short kernels back to
+#: back (NVIDIA, "Getting Started with CUDA Graphs"), and binding its tensors. 3 to 10 us is plausible.
+ENQUEUE_S = 5e-6
 #: More tokens than any step has.
 ANY_TOKENS = 2**40
 
@@ -137,6 +141,8 @@ def with_overhead(device: StepCosts, overhead: EngineOverhead, priced: PricedWor
         device = device._replace(sequence_s=device.sequence_s + each_s * np.arange(len(device.sequence_s)))
     mode = graph_mode(priced.engine)
     times: HostTimes = overhead
+    if compiles_engine(priced.engine.name, priced.engine.version):
+        times = overhead.with_times(overhead.model_copy(update={"launch_s": ENQUEUE_S}))
     if mode == "none":
         launches = launches._replace(graph_tokens=0)
         launched = device.token_s + priced.model.layers * overhead.eager_layer_s

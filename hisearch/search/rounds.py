@@ -297,7 +297,9 @@ def _try_other_engines(problem: Problem, runner: TrialRunner, until: int) -> Non
         if engine in {pool.engine.name for pool in ours.pools}:
             continue
         try:
-            deployment = on_engine(ours, engine, problem.page_tokens(engine))
+            deployment = on_engine(
+                ours, engine, problem.page_tokens(engine), problem.space.execution.versions.get(engine, "")
+            )
         except ValueError:  # the engine refuses these settings: there is no equivalent to compare with
             continue
         jobs.append(Job(best.stage, deployment, parameters_of(deployment)))

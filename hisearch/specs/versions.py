@@ -9,6 +9,10 @@ from collections.abc import Iterable
 #: commit of a nightly build.
 _BUILD = re.compile(r"\+.*$|(?<=\d)\.post\d+$|(?<=^nightly)-(?!dev).*$|(?<=^nightly-dev)-.*$")
 
+#: First release of TensorRT-LLM whose default is PyTorch, not a compiled TensorRT engine (NVIDIA/TensorRT-LLM, pull
+#: request 5312).
+PYTORCH_SINCE = "1.0.0rc0"
+
 
 def release_of(version: str) -> str:
     """``version`` without its build suffix.
@@ -36,3 +40,8 @@ def nearest_version(version: str, known: Iterable[str]) -> str | None:
         return version
     release = release_of(version)
     return next((name for name in names if release_of(name) == release), None)
+
+
+def compiles_engine(engine: str, version: str) -> bool:
+    """Whether an engine's release runs a compiled TensorRT engine by default."""
+    return engine == "trtllm" and precedes(version, PYTORCH_SINCE)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,17 +19,21 @@ from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.model.job import TRIAL_ERRORS
 from hisearch.search.rate.entrants import entrants_of
 from hisearch.search.stages.screening import screen
+from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.documents.from_question import study_from_question
 from hisearch.specs.documents.question import Question, QuestionError, parse_have
 
 SPACES = {
-    "one pool": ("llama-3.1-8b", "h200", 2, "ttft p95 < 1s, tpot p95 < 40ms", []),
-    "tpot binds": ("llama-3.1-8b", "l40s", 2, "ttft p95 < 2s, tpot p95 < 45ms", []),
-    "split": ("qwen3-32b", "h200", 4, "ttft p95 < 1s, tpot p95 < 30ms", []),
+    "one pool": ("llama-3.1-8b", "h200", 2, "ttft p95 < 1s, tpot p95 < 40ms", "vllm"),
+    "tpot binds": ("llama-3.1-8b", "l40s", 2, "ttft p95 < 2s, tpot p95 < 45ms", "vllm"),
+    "split": ("qwen3-32b", "h200", 4, "ttft p95 < 1s, tpot p95 < 30ms", "vllm"),
+    "policies": ("llama-2-70b", "h200", 2, "ttft p95 < 2s, tpot p95 < 80ms", "trtllm"),
+    "experts": ("qwen3-30b-a3b", "h100-sxm", 2, "ttft p95 < 1s, tpot p95 < 50ms", "sglang"),
 }
+CHUNKS, RUNNING = [1024, 8192], [64, 256]
 SMALL = [
-    "spec.space.execution.chunk_tokens=[1024,8192]",
-    "spec.space.execution.max_running_requests=[64,256]",
+    f"spec.space.execution.chunk_tokens={CHUNKS}",
+    f"spec.space.execution.max_running_requests={RUNNING}",
     "spec.space.execution.pipeline_parallel=[1]",
     "spec.space.routing.policies=[power_of_two]",
     "spec.space.cache.memory_fraction=[0.9,0.9]",
@@ -35,9 +41,29 @@ SMALL = [
 
 
 def study_of(case: str, *more: str) -> Study:
-    model, gpu, count, slo, own = SPACES[case]
-    question = Question(model=model, slo=slo, input="800", output="120", rate=1.0, gpu=(gpu,), have=(gpu, count))
-    return Study(study_from_question(question, overrides=[*SMALL, *own, *more]).resolved)
+    model, gpu, count, slo, engine = SPACES[case]
+    question = Question(
+        model=model, slo=slo, input="800", output="120", rate=1.0, gpu=(gpu,), engine=(engine,), have=(gpu, count)
+    )  # fmt: skip
+    return Study(study_from_question(question, overrides=[*SMALL, *more]).resolved)
+
+
+def variants(deployment: DeploymentSpec) -> Iterator[DeploymentSpec]:
+    """The deployment; one with prefill and decode apart with every batch limit on either side."""
+    if len(deployment.pools) == 1:
+        yield deployment
+        return
+    limits = itertools.product(CHUNKS, RUNNING)
+    for sides in itertools.product(list(limits), repeat=2):
+        pools = [
+            pool.model_copy(
+                update={
+                    "engine": pool.engine.model_copy(update={"chunk_tokens": chunk, "max_running_requests": running})
+                }
+            )
+            for pool, (chunk, running) in zip(deployment.pools, sides, strict=True)
+        ]
+        yield deployment.model_copy(update={"pools": pools})
 
 
 def enumerated(study: Study) -> float:
@@ -45,10 +71,11 @@ def enumerated(study: Study) -> float:
     simulation = Simulation(study.world())
     problem = study.problem(simulation)
     best = 0.0
-    for entrant in entrants_of(problem, screen(problem, 10_000)):
+    entrants = entrants_of(problem, screen(problem, 10_000))
+    for variant in itertools.chain.from_iterable(variants(entrant.deployment) for entrant in entrants):
 
-        def score_at(load: float, deployment: object = entrant.deployment) -> Score:
-            evaluation = simulation.evaluate_at(deployment, load)  # type: ignore[arg-type]
+        def score_at(load: float, deployment: DeploymentSpec = variant) -> Score:
+            evaluation = simulation.evaluate_at(deployment, load)
             return Score(evaluation.metrics, evaluation.slo, evaluation.feasible)
 
         try:

@@ -40,6 +40,8 @@ def test_results_are_cells_per_accelerator(folder: Path) -> None:
     assert cells["llama3.1-8b", "l40s"].engine == "vllm"
     assert cells["llama2-70b", "l40s"].tokens_per_s == (400.0,)
     assert cells["llama2-70b", "l40s"].engine == "trtllm"
+    assert cells["llama3.1-8b", "l40s"].version == "0.10.0"
+    assert cells["llama2-70b", "l40s"].version == "0.21.0"
     (folder / "results.csv").write_text(HEAD + "5.1,a,x,s,NVIDIA L40S,many,llama2-70b,Server,1\n")
     with pytest.raises(ValueError, match=r"results\.csv:2"):
         read_results(folder / "results.csv")

@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hisearch.calibrate.aic_tables import read_former_products, read_former_sparse
+from hisearch.calibrate.aic_tables import read_former_experts, read_former_products, read_former_sparse
 from hisearch.calibrate.former import FORMER_TABLES, former_folder
 from hisearch.latency.laws.gemm import gemm_s
+from hisearch.latency.laws.moe import Experts, drawn, moe_s
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.laws.sparse import indexer, sparse_decode_s
 from hisearch.latency.sharding import Parallelism, shard
@@ -47,6 +48,38 @@ def test_blocks_are_read_from_the_former_layout(tmp_path: Path) -> None:
     assert rows.loc["decode"].tolist() == ["glm-5", "bf16", "fp8", 1, 511, pytest.approx(2.5e-4)]
     with pytest.raises(FileNotFoundError):
         read_former_sparse(former_folder(tmp_path), "b200_sxm", "sglang", "0.5.9")
+
+
+def test_experts_are_read_from_the_former_layout(tmp_path: Path) -> None:
+    folder = tmp_path / "h200_sxm" / "trtllm" / "1.0.0rc3"
+    folder.mkdir(parents=True)
+    cells = {
+        "kernel_source": "moe_torch_flow", "num_tokens": 64, "hidden_size": 4096, "inter_size": 14336, "topk": 2,
+        "num_experts": 8, "moe_tp_size": 2, "moe_ep_size": 1, "distribution": "power_law_1.2", "latency": 0.4,
+    }  # fmt: skip
+    rows = [cells | {"moe_dtype": "fp8"}, cells | {"moe_dtype": "float16"}]
+    pd.DataFrame(rows).to_csv(folder / "moe_perf.txt", index=False)
+    frame, source = read_former_experts(tmp_path, "h200_sxm", "trtllm", "1.0.0rc3")
+    assert source == "aiconfigurator 0.8.0, h200_sxm/trtllm/1.0.0rc3/moe_perf"
+    assert frame["dtype"].tolist() == ["fp8", "bf16"]
+    assert frame["width"].tolist() == [7168, 7168]
+    assert frame["latency_s"].tolist() == pytest.approx([4e-4, 4e-4])
+
+
+@pytest.mark.parametrize("accelerator", ["h100-sxm", "h200"])
+def test_the_shipped_law_of_former_experts_is_slower_in_large_steps(accelerator: str) -> None:
+    """Mixtral's experts in fp8 take 11 to 26 % longer in the table of 1.0.0rc3 than in that of 1.2.0rc5."""
+    laws = CATALOGUE.get("LatencyProfile", f"trtllm-{accelerator}").spec.laws
+    assert laws is not None
+    sheet = Sheet(laws.multiprocessors, 1978.9e12, laws.memory_bandwidth_bytes_per_s)
+    mixtral, tokens = Experts(4096, 14336, 8, 2, 1, 2.0), np.array([2048.0, 4096.0])
+    former, present = (
+        moe_s(of.moe["fp8"], sheet, mixtral, tokens, drawn(mixtral, tokens), weight_bytes=1.0, operand_bytes=1.0)
+        for of in (laws.of_version("0.21.0"), laws)
+    )
+    assert (former > 1.1 * present).all()
+    assert (former < 1.3 * present).all()
+    assert laws.of_version("1.1.0") == laws
 
 
 def test_a_folder_without_them_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from latency_catalogue import DEEPSEEK_V3, GPT_OSS_120B, LLAMA_8B, QWEN3_30B_A3B
 
 from hisearch.latency.costs import CompiledCosts, FrontEnd, HostFloor, StepCosts
 from hisearch.latency.estimator import build_estimator
-from hisearch.latency.host import ANY_TOKENS, Launches, front_end_of, launches_of, with_host_times
+from hisearch.latency.host import ANY_TOKENS, ENQUEUE_S, Launches, front_end_of, launches_of, with_host_times
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.speculation import Speculation, with_speculation
@@ -254,3 +254,21 @@ class TestVersions:
         costs = compiled(self.PROFILE, version)
         assert costs.seconds.floor == with_host_times(LAW, overhead, counted, overlap=True).floor
         assert costs.front_end == front_end_of(overhead)
+
+
+def test_a_compiled_engine_enqueues_its_kernels_faster_than_python_dispatches_them() -> None:
+    """TensorRT-LLM 0 in steps with prompts; steps of decodes are held in graphs either way."""
+    floors = {}
+    for version in ("0.17.0", "1.0.0"):
+        engine = EngineSpec(name="trtllm", version=version)
+        priced = PricedWorker(
+            LLAMA_8B, CATALOGUE.get("Accelerator", "h100-sxm").spec, SINGLE, "fp8", "fp8", engine, 8192, 256, 50_000
+        )
+        profile = CATALOGUE.get("LatencyProfile", "trtllm-h100-sxm").spec
+        floors[version] = build_estimator("mine", profile).compile(priced).seconds.floor
+    compiled_engine, dispatched = floors["0.17.0"], floors["1.0.0"]
+    assert compiled_engine is not None
+    assert dispatched is not None
+    assert compiled_engine.eager_s == pytest.approx(ENQUEUE_S * 32 * (8 + 2 + 4 + 2))
+    assert dispatched.eager_s > 4 * compiled_engine.eager_s
+    assert compiled_engine.step_s == dispatched.step_s

@@ -62,7 +62,7 @@ def test_what_is_carried_over_says_so(name: str) -> None:
     assert weights_s < decode_s < 2 * weights_s + 0.01
 
 
-def test_the_nearest_is_nearest_in_bandwidth_and_peak() -> None:
+def test_the_nearest_is_nearest_in_bandwidth_peak_and_design() -> None:
     found = {}
     for name in TRANSFERRED:
         choice = transfer.nearest(CATALOGUE.get("Accelerator", name).spec, VLLM)
@@ -70,7 +70,8 @@ def test_the_nearest_is_nearest_in_bandwidth_and_peak() -> None:
         found[name] = choice.accelerator
     assert len(found) == 14
     assert found["a100-40gb"] == "a100-80gb"
-    assert found["h100-nvl"] == "h100-sxm"
+    # By bandwidth and peak alone an H100 PCIe is nearer to an RTX PRO 6000, whose multiprocessors do a third.
+    assert found["h100-nvl"] == found["h100-pcie"] == "h100-sxm"
     assert found["h200-nvl"] == "h200"
     assert found["gh200"] in ("h100-sxm", "h200")
     assert found["l40"] == found["rtx-6000-ada"] == "l40s"
@@ -87,6 +88,33 @@ def test_accelerators_that_were_measured_or_are_no_gpus_are_priced_as_before() -
 def test_a_derated_sheet_has_its_shares_of_the_peaks() -> None:
     accelerator = CATALOGUE.get("Accelerator", "mi300x").spec
     sheet = transfer.derated(accelerator)
-    assert sheet_peaks(sheet)["bf16"] == pytest.approx(0.48 * 1307.4e12)
+    assert sheet_peaks(sheet)["bf16"] == pytest.approx(0.64 * 1307.4e12)
     assert sheet.memory_bandwidth_bytes_per_s == pytest.approx(0.9 * 5.3e12)
     assert transfer.derated(CATALOGUE.get("Accelerator", "l4").spec) is CATALOGUE.get("Accelerator", "l4").spec
+
+
+def test_experts_of_another_vendor_attain_in_fp8_what_they_do_in_16_bits() -> None:
+    profile = CATALOGUE.get("LatencyProfile", "vllm-h200").spec
+    laws = {name: transfer.carried(profile, CATALOGUE.get("Accelerator", name).spec).laws for name in ("mi300x", "l4")}
+    assert laws["mi300x"] is not None
+    assert laws["mi300x"].moe["fp8"] == laws["mi300x"].moe["bf16"]
+    assert laws["l4"] is not None
+    assert "fp8" not in laws["l4"].moe
+
+
+def test_a_card_with_fewer_watts_holds_a_lower_clock_than_its_sheet_says() -> None:
+    """(340 W / 132) / (630 W / 132) to the power of 0.39 is 0.786 of H100 SXM's clock; its sheet says 0.844."""
+    laws = CATALOGUE.get("LatencyProfile", "vllm-h100-sxm").spec.laws
+    assert laws is not None
+
+    def share(name: str) -> float:
+        carried = transfer.carried(
+            CATALOGUE.get("LatencyProfile", "vllm-h100-sxm").spec, CATALOGUE.get("Accelerator", name).spec
+        )
+        assert carried.laws is not None
+        return carried.laws.clock_share / laws.clock_share
+
+    assert share("h100-nvl") == pytest.approx((340 / 630) ** 0.39 / (835.5 / 989.4), rel=1e-3)
+    assert share("h100-pcie") < share("h100-nvl")
+    assert share("h200-nvl") == share("mi300x") == 1.0
+    assert share("l4") == 1.0  # another design: a multiprocessor's peak is a fourth

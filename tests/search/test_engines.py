@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 from typing import Any, get_args
 
 import pytest
 
-from hisearch.search.model.deployments import on_engine, parameters_of
+from hisearch.latency.sharding import InvalidParallelism
+from hisearch.search.model.deployments import deployment_of, on_engine, parameters_of
+from hisearch.search.records.pool_dimensions import pool_dimensions
+from hisearch.search.refine.local_search import changed
+from hisearch.simulate.plans.plan import check_split
 from hisearch.specs.base import ENGINE_TITLES, EngineName
-from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.models.pages import PAGE_TOKENS
+from hisearch.specs.studies.search_space import ExecutionSpace, SearchSpaceSpec
+from tests.search.fakes import make_problem
 
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 OWN: dict[str, dict[str, Any]] = {
@@ -28,8 +37,55 @@ def test_every_engine_has_a_title_and_a_page_size() -> None:
 def test_settings_that_the_other_engine_lacks_are_dropped(old: EngineName, new: EngineName) -> None:
     pool = {"accelerator": "h100-sxm", "engine": {"name": old, "chunk_tokens": 4096} | OWN[old]}
     deployment = DeploymentSpec.model_validate({"model": "qwen3-32b", "pools": [pool]})
-    moved = on_engine(deployment, new).pool.engine
+    moved = on_engine(deployment, new, version="9.9").pool.engine
+    assert moved.version == "9.9"
     assert (moved.name, moved.chunk_tokens, moved.page_size) == (new, 4096, PAGE_TOKENS[new])
     assert moved.capacity_policy == "guaranteed_no_evict"
     assert moved.eviction == "lru"
     assert ("eviction" in parameters_of(on_engine(deployment, new))) == (new == "sglang")
+    assert ("capacity_policy" in parameters_of(on_engine(deployment, new))) == (new == "trtllm")
+
+
+def test_a_space_has_its_engines_releases_and_policies() -> None:
+    space = ExecutionSpace(
+        accelerators=["h200"],
+        engines=["vllm", "trtllm"],
+        chunk_tokens=[2048],
+        max_running_requests=[64, 256],
+        capacity_policies=["guaranteed_no_evict", "max_utilization"],
+        versions={"vllm": "0.10.0"},
+    )
+    engines = [EngineSpec(**choice) for name in space.engines for choice in space.engine_settings(name)]
+    assert [(e.name, e.version, e.max_running_requests, e.capacity_policy) for e in engines] == [
+        ("vllm", "0.10.0", 64, "guaranteed_no_evict"),
+        ("vllm", "0.10.0", 256, "guaranteed_no_evict"),
+        ("trtllm", "", 64, "guaranteed_no_evict"),
+        ("trtllm", "", 64, "max_utilization"),
+        ("trtllm", "", 256, "guaranteed_no_evict"),
+        ("trtllm", "", 256, "max_utilization"),
+    ]
+    dimensions = pool_dimensions(SearchSpaceSpec(execution=space))
+    assert dimensions["capacity_policy"] == ("guaranteed_no_evict", "max_utilization")
+    plain = space.model_copy(update={"engines": ["vllm"]})
+    assert "capacity_policy" not in pool_dimensions(SearchSpaceSpec(execution=plain))
+
+
+def test_the_other_policy_is_a_neighbour_of_tensorrt_llm_alone() -> None:
+    problem = make_problem()
+    policies = {"capacity_policies": ["guaranteed_no_evict", "max_utilization"]}
+    execution = problem.space.execution.model_copy(update=policies)
+    problem = replace(problem, space=problem.space.model_copy(update={"execution": execution}))
+    for name in ("trtllm", "vllm"):
+        pool = PoolSpec(accelerator="fast", engine=EngineSpec(name=name))
+        near = changed(problem, deployment_of(problem.model, problem.profile, pool, 1, RouterSpec()))
+        assert any(other.pool.engine.capacity_policy == "max_utilization" for other in near) == (name == "trtllm")
+
+
+def test_compiled_engines_have_no_attention_groups() -> None:
+    model = Catalogue().get("Model", "mixtral-8x7b").spec
+    for version in ("1.0.0", ""):
+        engine = EngineSpec(name="trtllm", version=version)
+        check_split(PoolSpec(accelerator="h200", engine=engine, attention_data_parallel=2), model)
+    engine = EngineSpec(name="trtllm", version="0.21.0")
+    with pytest.raises(InvalidParallelism, match="is not simulated with compiled engines of TensorRT-LLM 0"):
+        check_split(PoolSpec(accelerator="h200", engine=engine, attention_data_parallel=2), model)

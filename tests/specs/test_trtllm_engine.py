@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
 
 
@@ -34,3 +35,17 @@ def test_what_is_refused(settings: dict[str, Any], problem: str) -> None:
 def test_kv_formats() -> None:
     with pytest.raises(ValueError, match="trtllm has no KV cache format fp4; known: bf16, fp16, fp8"):
         PoolSpec(accelerator="b200", engine=EngineSpec(name="trtllm"), kv_dtype="fp4")
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "overlaps"),
+    [
+        ("vllm", "0.10.0", False), ("vllm", "0.14.0", True), ("vllm", "", True),
+        ("trtllm", "0.17.0", False), ("trtllm", "1.0.0rc3", True), ("sglang", "0.4.0", True),
+    ],
+)  # fmt: skip
+def test_batches_are_formed_ahead_from_the_release_that_does_so_by_default(
+    name: EngineName, version: str, overlaps: bool
+) -> None:
+    assert EngineSpec(name=name, version=version).overlap == overlaps
+    assert EngineSpec(name=name, version=version, overlap=True).overlap

@@ -272,7 +272,8 @@ class _Answer:
     def _defaults(self, deployment: DeploymentSpec) -> DeploymentSpec | None:
         """The winner's engine with its defaults: the fewest ranks that hold the model, as many replicas as fit."""
         first = deployment.pools[0]
-        engine = default_engine(first.engine.name, self._simulation.world.accelerators[first.accelerator].memory_bytes)
+        memory = self._simulation.world.accelerators[first.accelerator].memory_bytes
+        engine = default_engine(first.engine.name, memory, first.engine.version)
         for ranks in sorted(self._problem.space.execution.tensor_parallel):
             pool = PoolSpec(
                 accelerator=first.accelerator, host=first.host, engine=engine, tensor_parallel=ranks,

@@ -100,10 +100,11 @@ def _settings(trial: Trial) -> list[str]:
     for pool in trial.deployment.pools:
         engine = pool.engine
         side = f"{pool.role}: " if len(trial.deployment.pools) > 1 else ""
+        policy = f"{engine.capacity_policy}, " if engine.name == "trtllm" else ""
         rows.append(
             f"{side}{ENGINE_TITLES[engine.name]}, {pool.replicas} × {pool.parallelism}, chunks of "
             f"{engine.chunk_tokens:,} tokens, up to {engine.max_running_requests:,} running requests, "
-            f"{format_percent(engine.memory_fraction)} of memory"
+            f"{policy}{format_percent(engine.memory_fraction)} of memory"
         )
     return [*rows, *formats(trial.deployment), f"{trial.deployment.router.policy} router"]
 

@@ -23,6 +23,7 @@ from hisearch.latency.step_cost import step_seconds
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.laws import LawsSpec
 from hisearch.specs.machines.profile import LatencyProfileSpec, ProfileChoice
 
 #: Relative error of step times by carried laws: the root mean square of what ``left_out`` finds (0.10 under vLLM, 0.14
@@ -33,6 +34,14 @@ DERATED_ERROR = 0.27
 #: Largest ratio of bandwidths, or of peaks, over which laws are carried: about the widest between neighbours that were
 #: left out (B200 to H200: 2.3).
 WIDEST_RATIO = 3.0
+
+#: Clock that matrix products hold, as a power of the watts above idle: an H200 limited to 500 W generates 12.4 for 14.4
+#: samples a second at 700 W (Llama-2-70B, ``H200_SXM_141GBx1_MaxQ`` of NVIDIA's configurations, MLCommons'
+#: inference_results_v5.0). 1/3 where voltage follows the clock, 1/2 between MI300X and MI325X (AMD, "Measuring
+#: Max-Achievable FLOPs").
+CLOCK_BY_POWER = 0.39
+#: Ratios of peaks of a multiprocessor within which cards are taken to be of one design at different clocks.
+ONE_DESIGN = (0.75, 1.0)
 
 #: Ratio of 16-bit peaks within which accelerators are of one generation and class (B200 and GB200: 1.11).
 GENERATION = 1.15
@@ -57,8 +66,9 @@ def derated(accelerator: AcceleratorSpec) -> AcceleratorSpec:
 
 
 def nearest(accelerator: AcceleratorSpec, choices: Iterable[ProfileChoice]) -> ProfileChoice | None:
-    """The measured accelerator whose bandwidth and 16-bit peak are nearest by their ratios; None where none is near.
+    """The measured accelerator that is nearest by ratios of its sheet; None where none is near.
 
+    Ratios are those of the bandwidth, of the 16-bit peak, and of a multiprocessor's peak, which tells designs apart.
     Accelerators that state neither multiprocessors nor a derating are near to none.
     """
     if accelerator.multiprocessors is None and accelerator.derating is None:
@@ -70,8 +80,10 @@ def nearest(accelerator: AcceleratorSpec, choices: Iterable[ProfileChoice]) -> P
         if profile.laws is None or profile.evidence == "assumed":
             continue
         ratios = _log_ratios(sheet, of_catalogue("Accelerator", choice.accelerator))
-        if max(map(abs, ratios)) <= math.log(WIDEST_RATIO) and math.hypot(*ratios) < least:
-            best, least = choice, math.hypot(*ratios)
+        own = accelerator.multiprocessors or math.exp(ratios[1]) * profile.laws.multiprocessors
+        design = ratios[1] + math.log(profile.laws.multiprocessors / own)
+        if max(map(abs, ratios)) <= math.log(WIDEST_RATIO) and math.hypot(*ratios, design) < least:
+            best, least = choice, math.hypot(*ratios, design)
     return best
 
 
@@ -83,17 +95,39 @@ def _log_ratios(first: AcceleratorSpec, second: AcceleratorSpec) -> tuple[float,
     )
 
 
+def _held_clock(laws: LawsSpec, accelerator: AcceleratorSpec) -> float:
+    """Share of its sheet's clock that ``accelerator`` holds where the measured one, of the same design, holds all.
+
+    A multiprocessor with fewer watts holds a lower clock; the sheet's may be lower already.
+    """
+    measured = of_catalogue("Accelerator", laws.accelerator)
+    if accelerator.multiprocessors is None:
+        return 1.0
+    clock = sheet_peaks(accelerator)["bf16"] / accelerator.multiprocessors * laws.multiprocessors / laws.flops
+    watts = (accelerator.active_w - accelerator.idle_w) / accelerator.multiprocessors
+    watts /= (measured.active_w - measured.idle_w) / laws.multiprocessors
+    low, high = ONE_DESIGN
+    return min(watts**CLOCK_BY_POWER / clock, 1.0) if low <= clock <= high else 1.0
+
+
 def carried(profile: LatencyProfileSpec, accelerator: AcceleratorSpec) -> LatencyProfileSpec:
     """``profile`` with its laws at the sheet of ``accelerator``.
+
+    Experts in fp8 of a derated accelerator attain the shares that 16-bit ones do, an assumption.
 
     Raises:
         ValueError: the profile has no laws.
     """
     if profile.laws is None:
         raise ValueError("only a profile with laws can be carried over to another accelerator")
-    sheet = derated(accelerator)
+    sheet, experts = derated(accelerator), dict(profile.laws.moe)
+    if accelerator.derating is not None and "bf16" in experts:
+        # The fp8 law may be that of a kernel with a scale for each block; another vendor's library has its own.
+        experts["fp8"] = experts["bf16"]
     laws = profile.laws.model_copy(
         update={
+            "moe": experts,
+            "clock_share": profile.laws.clock_share * _held_clock(profile.laws, accelerator),
             "multiprocessors": accelerator.multiprocessors or profile.laws.multiprocessors,
             "flops": sheet_peaks(sheet)["bf16"],
             "memory_bandwidth_bytes_per_s": sheet.memory_bandwidth_bytes_per_s,

@@ -47,11 +47,11 @@ DEFAULT_SLOTS: dict[EngineName, int] = {"sglang": 8, "vllm": 1}
 SIMULATIONS = 12
 
 
-def default_engine(name: EngineName, memory_bytes: float) -> EngineSpec:
-    """The engine with its defaults for an accelerator with ``memory_bytes`` of memory."""
+def default_engine(name: EngineName, memory_bytes: float, version: str = "") -> EngineSpec:
+    """The engine's release ``version`` with its defaults for an accelerator with ``memory_bytes`` of memory."""
     gib = memory_bytes / _GIB
     chunk, running = next((chunk, running) for least, chunk, running in DEFAULTS[name] if gib >= least)
-    return EngineSpec.model_validate({"name": name, "chunk_tokens": chunk, "max_running_requests": running})
+    return EngineSpec(name=name, version=version, chunk_tokens=chunk, max_running_requests=running)
 
 
 def find_baseline(problem: Problem, assessor: Assessor, best: Trial, memory_bytes: float) -> Trial | None:
@@ -89,7 +89,7 @@ def find_baseline(problem: Problem, assessor: Assessor, best: Trial, memory_byte
 def _pools(problem: Problem, best: Trial, memory_bytes: float) -> Iterator[PoolSpec]:
     """Workers that hold the model, in order of increasing tensor parallelism."""
     ours = best.deployment.pools[0]
-    engine = default_engine(ours.engine.name, memory_bytes)
+    engine = default_engine(ours.engine.name, memory_bytes, ours.engine.version)
     for ranks in sorted(problem.space.execution.tensor_parallel):
         pool = PoolSpec(
             accelerator=ours.accelerator,

@@ -77,10 +77,12 @@ def _with_cache(pool: PoolSpec, memory_fraction: float, choice: TierChoice) -> P
     return PoolSpec.model_validate(data)
 
 
-def on_engine(deployment: DeploymentSpec, engine: EngineName, page_tokens: int | None = None) -> DeploymentSpec:
+def on_engine(
+    deployment: DeploymentSpec, engine: EngineName, page_tokens: int | None = None, version: str = ""
+) -> DeploymentSpec:
     """The same deployment on another engine, with its own KV connector, and lru if it knows no other eviction.
 
-    page_tokens: the other engine's page size; its default if None.
+    page_tokens: the other engine's page size; its default if None. version: its release.
 
     Raises:
         pydantic.ValidationError: the engine refuses the other settings.
@@ -88,7 +90,7 @@ def on_engine(deployment: DeploymentSpec, engine: EngineName, page_tokens: int |
     pools = []
     for pool in deployment.pools:
         data = pool.model_dump()
-        data["engine"] |= {"name": engine, "page_tokens": page_tokens}
+        data["engine"] |= {"name": engine, "page_tokens": page_tokens, "version": version}
         data["movement"] = {}
         if engine != "sglang":
             data["engine"]["eviction"] = "lru"
@@ -194,6 +196,7 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
 def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
     """Stage 1's choices for a pool, and its number of workers."""
     engine = pool.engine
+    policy = {"capacity_policy": engine.capacity_policy} if engine.name == "trtllm" else {}
     return {
         "accelerator": pool.accelerator,
         "engine": engine.name,
@@ -205,6 +208,7 @@ def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
         "kv_dtype": pool.kv_dtype,
         "chunk_tokens": engine.chunk_tokens,
         "max_running_requests": engine.max_running_requests,
+        **policy,
         "replicas": pool.replicas,
     }
 

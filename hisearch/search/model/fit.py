@@ -168,13 +168,8 @@ def _engines(study: ResolvedStudy, name: EngineName) -> Iterator[EngineSpec]:
     space = study.space.spec
     fraction = starting_memory_fraction(space.cache)
     page = kept_page_tokens(study.model.spec)
-    for chunk, running in itertools.product(space.execution.chunk_tokens, space.execution.max_running_requests):
+    for settings in space.execution.engine_settings(name):
+        chunk, running = settings["chunk_tokens"], settings["max_running_requests"]
         least = max(running, page or PAGE_TOKENS[name]) if name == "trtllm" else running
         if name == "sglang" or chunk >= least:
-            yield EngineSpec(
-                name=name,
-                chunk_tokens=chunk,
-                max_running_requests=running,
-                memory_fraction=fraction,
-                page_tokens=page,
-            )
+            yield EngineSpec(**settings, memory_fraction=fraction, page_tokens=page)

@@ -65,6 +65,8 @@ def _of_a_pool(space: SearchSpaceSpec, side: SideSpace, start: str) -> list[dict
         for value in side_lists.get(key, getattr(execution, key)) or [OWN_WEIGHT_DTYPE]
     ]
     rows += [{start + "engine": engine} for engine in execution.engines]
+    if "trtllm" in execution.engines:
+        rows += [{start + "capacity_policy": policy} for policy in execution.capacity_policies]
     rows += [{start + "kv_dtype": name} for name in execution.kv_dtypes]
     return [*rows, {start + "replicas": side_lists.get("max_replicas", execution.max_replicas)}]
 

@@ -219,7 +219,9 @@ def _elsewhere(problem: Problem, deployment: DeploymentSpec) -> Iterator[Deploym
     for engine in execution.engines:
         if engine != pool.engine.name:
             try:
-                yield on_engine(deployment, engine, problem.page_tokens(engine))
+                yield on_engine(
+                    deployment, engine, problem.page_tokens(engine), problem.space.execution.versions.get(engine, "")
+                )
             except ValueError:  # the engine refuses these settings: no such neighbour
                 continue
 

@@ -170,6 +170,8 @@ def _pool_changes(problem: Problem, pool: PoolSpec) -> Iterator[Callable[[dict[s
         yield _engine_setting("chunk_tokens", chunk)
     for running in execution.max_running_requests:
         yield _engine_setting("max_running_requests", running)
+    for policy in execution.capacity_policies if pool.engine.name == "trtllm" else ():
+        yield _engine_setting("capacity_policy", policy)
     low, high = cache.memory_fraction
     for step in (-MEMORY_STEP, MEMORY_STEP):
         yield _engine_setting("memory_fraction", min(max(round(pool.engine.memory_fraction + step, 6), low), high))

@@ -88,7 +88,7 @@ def choices_of(pool: PoolSpec) -> dict[str, object]:
         "ranks": pool.parallelism,
         "devices": pool.devices,
         "formats": (pool.weight_dtype, pool.kv_dtype),
-        "limits": (pool.engine.chunk_tokens, pool.engine.max_running_requests),
+        "limits": (pool.engine.chunk_tokens, pool.engine.max_running_requests, pool.engine.capacity_policy),
     }
 
 
@@ -100,10 +100,8 @@ def weight_dtypes(space: ExecutionSpace) -> list[DType | None]:
 def group_count(problem: Problem) -> int:
     """Number of combinations that ``search_execution`` checks."""
     space = problem.space.execution
-    sizes = (
-        space.accelerators, space.engines, space.splits, weight_dtypes(space), space.kv_dtypes, space.devices,
-    )  # fmt: skip
-    return math.prod(len(size) for size in sizes) * len(space.chunk_tokens) * len(space.max_running_requests)
+    sizes = (space.accelerators, space.splits, weight_dtypes(space), space.kv_dtypes, space.devices)
+    return math.prod(len(size) for size in sizes) * sum(len(space.engine_settings(engine)) for engine in space.engines)
 
 
 def groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
@@ -114,13 +112,11 @@ def groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
     )
     for accelerator, engine, split, weight_dtype, kv_dtype, devices in choices:
         pools, refused = [], 0
-        for chunk, running in itertools.product(space.chunk_tokens, space.max_running_requests):
+        for choice in space.engine_settings(engine):
             try:
                 settings = EngineSpec(
-                    name=engine,
-                    chunk_tokens=chunk,
+                    **choice,
                     page_tokens=problem.page_tokens(engine),
-                    max_running_requests=running,
                     memory_fraction=starting_memory_fraction(cache),
                     eviction=problem.tier_choices(engine).starting_eviction,
                 )

@@ -35,6 +35,7 @@ from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec, MediumSp
 from hisearch.specs.machines.parallelism import engine_problem
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.versions import compiles_engine
 
 #: A worker of one accelerator.
 ONE = Parallelism()
@@ -271,6 +272,8 @@ def check_split(pool: PoolSpec, model: ModelSpec) -> None:
         if degree == 1:
             continue
         refused = f"pool {pool.name}: {key} {degree} is not simulated "
+        if compiles_engine(pool.engine.name, pool.engine.version) and key == "attention_data_parallel":
+            raise InvalidParallelism(f"{refused}with compiled engines of {ENGINE_TITLES['trtllm']} 0", key)
         if pool.engine.name == "trtllm" and key == "pipeline_parallel":
             raise InvalidParallelism(f"{refused}with {ENGINE_TITLES['trtllm']}", key)
         if pool.tiers and (key == "pipeline_parallel" or pool.kv_connector not in GROUP_KV_CONNECTORS):

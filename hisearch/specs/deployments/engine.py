@@ -16,7 +16,7 @@ from hisearch.specs.base import (
     Positive,
     Strict,
 )
-from hisearch.specs.deployments.engine_settings import check_others_than_trtllm, check_release, check_sglang
+from hisearch.specs.deployments.engine_settings import check_release, check_sglang, check_trtllm, with_release_defaults
 from hisearch.specs.deployments.graphs import GraphMode, check_graphs
 from hisearch.specs.models.experts import ExpertsSpec
 from hisearch.specs.models.pages import PAGE_TOKENS
@@ -112,8 +112,8 @@ class EngineSpec(Strict):
     )
     overlap: bool = Field(
         True,
-        description="Form a batch while the one before it runs, as all engines do by default: vLLM async_scheduling, "
-        "SGLang's overlap schedule, TensorRT-LLM's overlap scheduler.",
+        description="Form a batch while the one before it runs, as all engines do by default, vLLM since 0.14.0 and "
+        "TensorRT-LLM since 1.0: vLLM async_scheduling, SGLang's overlap schedule, TensorRT-LLM's overlap scheduler.",
     )
     chunked_prefill: bool = Field(True, description="Cut prompts that exceed what is left of a step's token budget.")
     long_prefill_tokens: NonNegativeInt = Field(
@@ -204,6 +204,8 @@ class EngineSpec(Strict):
         """Whether the queue is ordered by priority."""
         return self.priority_scheduling or self.schedule == "priority"
 
+    _of_release = model_validator(mode="before")(with_release_defaults)
+
     @model_validator(mode="after")
     def _check(self) -> EngineSpec:
         title = ENGINE_TITLES[self.name]
@@ -223,16 +225,5 @@ class EngineSpec(Strict):
                 f"chunk_tokens {self.chunk_tokens} is less than max_running_requests {self.max_running_requests}: "
                 f"{title} needs one token of the budget for each running request"
             )
-        if self.name == "trtllm":
-            self._check_blocks()
-        else:
-            check_others_than_trtllm(self)
+        check_trtllm(self)
         return self
-
-    def _check_blocks(self) -> None:
-        """TensorRT-LLM: blocks have 2, 4, 8, … tokens, and a prompt is cut into whole blocks."""
-        page = self.page_size
-        if page < 2 or page & (page - 1):
-            raise ValueError(f"page_tokens {page}: TensorRT-LLM needs a power of two greater than 1")
-        if self.chunk_tokens < page:
-            raise ValueError(f"chunk_tokens {self.chunk_tokens} is less than one page of {page} tokens")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Protocol
+from typing import Any, Protocol
 
 from hisearch.base.engine_rules import SETTINGS_SINCE
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.engine_rules import rules_version
-from hisearch.specs.versions import precedes
+from hisearch.specs.versions import PYTORCH_SINCE, precedes
+
+#: First release that forms a batch while the one before it runs, unless told otherwise: vLLM's release notes of 0.14.0
+#: (pull request 27614); TensorRT-LLM's "Overlap Scheduler", a feature of its PyTorch backend.
+OVERLAPS_SINCE = {"vllm": "0.14.0", "trtllm": PYTORCH_SINCE}
 
 #: Evictions of SGLang's radix cache that not every modelled release has: name -> first release.
 EVICTIONS_SINCE = {"slru": "0.5.10"}
@@ -33,6 +37,10 @@ class Engine(Protocol):
     def preemption_threshold(self) -> int: ...  # noqa: D102
     @property
     def prefill_max_requests(self) -> int | None: ...  # noqa: D102
+    @property
+    def page_size(self) -> int: ...  # noqa: D102
+    @property
+    def chunk_tokens(self) -> int: ...  # noqa: D102
 
 
 #: Settings that TensorRT-LLM alone has, with their defaults.
@@ -47,16 +55,33 @@ TRTLLM_SETTINGS = {
 }
 
 
-def check_others_than_trtllm(engine: Engine) -> None:
-    """Refuse settings that only TensorRT-LLM has in another engine.
+def with_release_defaults(data: Any) -> Any:
+    """Settings as a mapping, with the defaults of the release that they name where it has others."""
+    if not isinstance(data, dict) or "overlap" in data:
+        return data
+    since = OVERLAPS_SINCE.get(str(data.get("name")))
+    return data | {"overlap": False} if since and precedes(str(data.get("version", "")), since) else data
+
+
+def check_trtllm(engine: Engine) -> None:
+    """Refuse settings that only TensorRT-LLM has in another engine, and blocks that it does not have.
+
+    Blocks have 2, 4, 8, … tokens, and a prompt is cut into whole blocks.
 
     Raises:
-        ValueError: which.
+        ValueError: what is wrong.
     """
-    for key, default in TRTLLM_SETTINGS.items():
-        if getattr(engine, key) != default:
-            title = ENGINE_TITLES[engine.name]
-            raise ValueError(f"{title} has no {key}; {getattr(engine, key)} needs engine trtllm")
+    if engine.name != "trtllm":
+        for key, default in TRTLLM_SETTINGS.items():
+            if getattr(engine, key) != default:
+                title = ENGINE_TITLES[engine.name]
+                raise ValueError(f"{title} has no {key}; {getattr(engine, key)} needs engine trtllm")
+        return
+    page = engine.page_size
+    if page < 2 or page & (page - 1):
+        raise ValueError(f"page_tokens {page}: TensorRT-LLM needs a power of two greater than 1")
+    if engine.chunk_tokens < page:
+        raise ValueError(f"chunk_tokens {engine.chunk_tokens} is less than one page of {page} tokens")
 
 
 def check_release(engine: Engine, given: Set[str]) -> None:

@@ -47,6 +47,7 @@ _WIDE = {
     "chunk_tokens": [1024, 2048, 4096, 8192, 16384],
     "max_running_requests": [64, 128, 256, 512, 1024],
     "pipeline_parallel": [1, 2],
+    "capacity_policies": ["guaranteed_no_evict", "max_utilization"],
 }
 _WIDE_MOE = {"attention_data_parallel": [1, 2, 4, 8], "expert_parallel": [1, 2, 4, 8]}
 #: What KV moves over from prefill to decode workers, by the accelerators' peer link; 200 Gb/s is what PCIe 4 attains.

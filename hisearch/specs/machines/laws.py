@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field, model_validator
 
 from hisearch.specs.base import Count, EngineName, Evidence, NonNegative, Positive, Strict
-from hisearch.specs.versions import precedes, version_key
+from hisearch.specs.versions import compiles_engine, precedes, version_key
 
 #: An A100 holds 1,305 MHz of its 1,410 at its power limit in HPL, the clock of NVIDIA's Rpeak
 #: (glennklockwood.com/garden/peak-FLOPS). Other accelerators are taken to hold as much, an assumption, but for those
@@ -256,7 +256,8 @@ class LawsSpec(Strict):
     )
     former_quantise: dict[str, QuantiseTerms] = Field(
         default_factory=dict,
-        description="Of engine versions before each of these, which had such passes, for `validate silicon`.",
+        description="Of engine versions before each of these, which had such passes. Compiled engines (TensorRT-LLM 0) "
+        "have none: their checkpoints state the scales.",
     )
     prefill_attention: dict[str, PrefillTerms] = Field(description="By format of the KV cache.")
     decode_attention: dict[str, DecodeTerms] = Field(description="By format of the KV cache.")
@@ -304,7 +305,7 @@ class LawsSpec(Strict):
             update["linear_inputs"] = inputs
         if (products := _former(self.former_gemm, version)) is not None:
             update["gemm"] = self.gemm | products
-        if (passes := _former(self.former_quantise, version)) is not None:
+        if (passes := _former(self.former_quantise, version)) is not None and not compiles_engine(self.engine, version):
             update["quantise"] = passes
         if (sparse := _former(self.former_sparse, version)) is not None:
             update["sparse_attention"] = self.sparse_attention | sparse

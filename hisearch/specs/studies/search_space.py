@@ -20,6 +20,7 @@ from hisearch.specs.deployments.agent_memory import (
     HostName,
 )
 from hisearch.specs.deployments.deployment import EvictionName
+from hisearch.specs.deployments.engine import CapacityPolicyName
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
 from hisearch.specs.deployments.tiers import (
     HierarchyName,
@@ -59,6 +60,13 @@ class ExecutionSpace(Strict):
     kv_dtypes: list[DType] = Field(default=["bf16"], min_length=1, description="Formats of the KV cache.")
     chunk_tokens: list[Count] = Field(default=[2048, 8192], min_length=1, description="Token budgets of a step.")
     max_running_requests: list[Count] = Field(default=[64, 256], min_length=1, description="Batch limits of a worker.")
+    capacity_policies: list[CapacityPolicyName] = Field(
+        default=["guaranteed_no_evict"], min_length=1, description="TensorRT-LLM: as an Engine's capacity_policy."
+    )
+    versions: dict[EngineName, str] = Field(
+        default_factory=dict,
+        description="Release of an engine that runs, as its version; the newest known where absent.",
+    )
     sglang_page_tokens: Count | None = Field(
         None,
         description="Tokens per KV page under SGLang; where absent 64 for models with sparse attention, else 1. Tiers "
@@ -82,6 +90,17 @@ class ExecutionSpace(Strict):
                 self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel
             )
         ]
+
+    def engine_settings(self, engine: EngineName) -> list[dict[str, Any]]:
+        """Every combination of an engine's batch limits and policies, with its release: keys of an ``EngineSpec``."""
+        lists: dict[str, list[Any]] = {
+            "chunk_tokens": self.chunk_tokens,
+            "max_running_requests": self.max_running_requests,
+        }
+        if engine == "trtllm":
+            lists["capacity_policy"] = list(self.capacity_policies)
+        release = {"name": engine, "version": self.versions.get(engine, "")}
+        return [release | dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
 
 
 class _RouterPolicies(Strict):
