@@ -35,10 +35,10 @@ DERATED_ERROR = 0.27
 #: left out (B200 to H200: 2.3).
 WIDEST_RATIO = 3.0
 
-#: Clock that matrix products hold, as a power of the watts above idle: an H200 limited to 500 W generates 12.4 for 14.4
-#: samples a second at 700 W (Llama-2-70B, ``H200_SXM_141GBx1_MaxQ`` of NVIDIA's configurations, MLCommons'
-#: inference_results_v5.0). 1/3 where voltage follows the clock, 1/2 between MI300X and MI325X (AMD, "Measuring
-#: Max-Achievable FLOPs").
+#: Clock that matrix products hold, as a power of the watts above idle: an H200 limited to 500 W is expected to serve
+#: 12.4 for 14.4 samples a second at 700 W (Llama-2-70B, ``H200_SXM_141GBx1_MaxQ`` of NVIDIA's configurations in
+#: MLCommons' inference_results_v5.0). 1/3 where voltage follows the clock, 1/2 between MI300X and MI325X (AMD,
+#: "Measuring Max-Achievable FLOPs").
 CLOCK_BY_POWER = 0.39
 #: Ratios of peaks of a multiprocessor within which cards are taken to be of one design at different clocks.
 ONE_DESIGN = (0.75, 1.0)
