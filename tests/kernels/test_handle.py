@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.core.handle import Array, Handle, Record
+from hisearch.kernels.core.handle import Array, Handle, HandleType, Record
 
 POINT = np.dtype([("x", "f8"), ("n", "i4")], align=True)
 
@@ -113,3 +113,20 @@ def test_another_handle_in_place_of_the_declared_one_is_refused() -> None:
 def _plain(function: Any) -> Any:
     """The Python function of a kernel (with the jit off, kernels are that already)."""
     return getattr(function, "py_func", function)
+
+
+def test_a_handle_of_another_layout_is_of_another_type() -> None:
+    """Else kernels that were compiled for the one would be loaded from disk for the other."""
+    fields = {"values": Array("f8", 1), "count": Record(np.dtype([("n", "i8")]))}
+    layouts = [
+        fields,
+        fields | {"more": Array("f8", 1)},
+        fields | {"values": Array("f4", 1)},
+        fields | {"values": Array("f8", 2)},
+        fields | {"count": Record(np.dtype([("n", "i8"), ("m", "i8")]))},
+        dict(reversed(fields.items())),
+    ]
+    classes = [type("Bundle", (Handle,), {"FIELDS": layout}) for layout in layouts]
+    around = [type("Around", (Handle,), {"FIELDS": {"inside": inner}}) for inner in classes]
+    for same_name in (classes, around):
+        assert len({HandleType(one) for one in same_name}) == len(layouts)

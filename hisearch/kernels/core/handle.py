@@ -12,6 +12,7 @@ Handle class. With the jit off, the same attributes are plain NumPy arrays.
 from __future__ import annotations
 
 import functools
+import hashlib
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -104,12 +105,32 @@ class HandleType(types.Type):
 
     def __init__(self, handle_class: type[Handle]) -> None:
         self.handle_class = handle_class
-        super().__init__(name=f"Handle({handle_class.__module__}.{handle_class.__qualname__})")
+        # With the layout, so that no kernel is loaded from disk that was compiled for another one: modules of small
+        # kernels need not import what declares their arguments.
+        name = f"{handle_class.__module__}.{handle_class.__qualname__}"
+        super().__init__(name=f"Handle({name}, {_layout_digest(handle_class)})")
 
     def field(self, name: str) -> tuple[int, Any]:
         """Position and kind of a field."""
         names = list(self.handle_class.FIELDS)
         return names.index(name), self.handle_class.FIELDS[name]
+
+
+@functools.cache
+def _layout_digest(handle_class: type[Handle]) -> str:
+    """Digest of a Handle class's fields, and of those of the Handles in it."""
+    hasher = hashlib.sha256()
+    waiting, seen = [handle_class], {handle_class}
+    while waiting:
+        for name, kind in waiting.pop().FIELDS.items():
+            if isinstance(kind, Array | Record):
+                hasher.update(repr((name, type(kind).__name__, np.dtype(kind.dtype), *kind[1:])).encode())
+                continue
+            hasher.update(repr((name, kind.__qualname__)).encode())
+            if kind not in seen:
+                seen.add(kind)
+                waiting.append(kind)
+    return hasher.hexdigest()[:8]
 
 
 def _numba_type(kind: Any) -> types.Type:
