@@ -391,6 +391,14 @@ ROUTER_VALUES: dict[str, list[Any]] = {
     "prefix_tokens": [8, 24],
     "overlap_weight": [0.5, 1.0, 4.0],
     "staleness_s": [0.0, 0.1, 1.0],
+    "router_temperature": [0.0, 0.0, 0.5],
+    "router_ttl_s": [0.2, 2.0],
+    "block_tokens": [None, 1, 8, 16],
+    "max_prefix_blocks": [4, 256],
+    "lru_capacity_blocks": [None, 4, 12, 40],
+    "metrics_refresh_s": [0.0, 0.05, 0.5],
+    "no_hit_weight": [0.0, 1.0],
+    "running_weight": [0.0, 1.0],
 }
 
 

@@ -23,7 +23,7 @@ from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.fleet import admission, losses, members
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.routing import router
+from hisearch.kernels.routing import router, scrapes
 from hisearch.kernels.traffic import flow, heaps, kv_transfer, pools
 
 # Kinds of a pool's next event.
@@ -439,6 +439,8 @@ def run(fleet):
             return last, 1, -1
         if fleet.counters[fl.UNSTAMPED]:
             return last, 0, -1
+        if fleet.config.scrape_s <= now:
+            scrapes.scrape_where_due(fleet, now)
         fleet.counters[fl.EVENTS] += 1
         if incident <= now:
             members.happen(fleet, now)
