@@ -50,10 +50,8 @@ def capacity_tokens(worker: Any) -> int:
 
 
 def waiting_requests(worker: Any) -> int:
-    """Requests that have no place in the batch, new ones and those that lost it."""
-    if isinstance(worker, VllmWorker):
-        return len(worker.waiting)
-    return len(worker.waiting) + len(worker.inbox) if isinstance(worker, SglangWorker) else len(worker.queue)
+    """Requests in the scheduler's queue."""
+    return len(worker.waiting if isinstance(worker, SglangWorker | VllmWorker) else worker.queue)
 
 
 def _in_tree(tree: RadixTree, keys: Sequence[Any]) -> int:

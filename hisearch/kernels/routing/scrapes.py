@@ -1,8 +1,7 @@
 """Workers' metrics as a router has them: of the last time that it got them, at regular times whatever arrives.
 
-What is counted: requests that wait for their first schedule or to be scheduled again, all others in flight, and pages
-that requests hold, as a share of all (vLLM's ``num_requests_waiting``, ``num_requests_running`` and
-``kv_cache_usage_perc``). Engines refresh theirs after each step; here they are of the moment.
+What is counted: requests in the scheduler's queue, all others in flight, and pages that requests hold, as a share of
+all (vLLM's ``num_requests_waiting``, ``num_requests_running`` and ``kv_cache_usage_perc``). Engines refresh theirs after each step; here they are of the moment.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import numpy as np
 
 from hisearch.base.jit import kernel
 from hisearch.base.policies import ROUTERS
-from hisearch.kernels.layout import sim as la
 from hisearch.kernels.routing import outlook
 from hisearch.kernels.traffic import lists, pools
 
@@ -24,10 +22,11 @@ _SCRAPES = ROUTERS.mask(lambda policy: "metrics" in policy.sees)
 def _pages_held(sim, w, now):
     """Pages that requests hold on worker ``w``."""
     ahead = outlook.catch_up(sim, w, now)
-    cache = sim.trees[sim.workers[w].cache_id]
+    worker = sim.workers[w]
+    cache = sim.trees[worker.cache_id]
     pages = cache.capacity_pages - cache.free_pages - cache.evictable_pages
-    if sim.config.engine == la.SGLANG and ahead > 1:
-        pages += lists.pages_over(sim, w, 1, ahead - 1)
+    if ahead > 1:
+        pages += lists.pages_over(sim, w, 1, ahead - 1) - worker.fast_forward_pages
     return pages
 
 
