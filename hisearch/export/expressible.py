@@ -8,7 +8,7 @@ from hisearch.export.engines.flags import ROUTER_POLICIES
 from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.servers.containers import container
 from hisearch.export.servers.exported import export_of
-from hisearch.export.servers.fronts import front_config, front_words
+from hisearch.export.servers.fronts import PLATFORM_POLICIES, front_config, front_words
 from hisearch.export.servers.placement import nodes_of
 from hisearch.export.servers.roles import check_spanning
 from hisearch.specs.deployments.deployment import DeploymentSpec
@@ -88,8 +88,9 @@ def narrowed(space: SearchSpaceSpec) -> SearchSpaceSpec:
 
 
 def _kept(policies: Sequence[RouterName], key: tuple[str, ...]) -> list[RouterName]:
-    kept = [policy for policy in policies if policy in ROUTER_POLICIES]
+    exported = (*ROUTER_POLICIES, *PLATFORM_POLICIES)
+    kept = [policy for policy in policies if policy in exported]
     if not kept:
-        known = ", ".join(ROUTER_POLICIES)
+        known = ", ".join(exported)
         raise KeyedError(key, f"exportable: no router that is exported has {', '.join(policies)}; it takes {known}")
     return kept

@@ -19,6 +19,7 @@ VERSIONS = {
     "sglang-bench-serving": READ["sglang"][-1],
     "sglang-router": ROUTER_VERSION,
     "vllm-router": VLLM_ROUTER_VERSION,
+    "dynamo-frontend": "1.1.1",
     "vllm": READ["vllm"][-1],
     "vllm-bench-serve": READ["vllm"][-1],
     "trtllm": READ["trtllm"][-1],

@@ -35,6 +35,9 @@ _TRTLLM_ROUTERS: dict[RouterName, tuple[dict[str, Any], bool]] = {
     "kv_aware": ({"type": "kv_cache_aware"}, False),
 }
 
+#: Policies of platforms' own routers -> the nearest that the routers here have; their platform gets them as they are.
+PLATFORM_POLICIES: dict[RouterName, RouterName] = {"dynamo_kv": "cache_aware", "endpoint_picker": "cache_aware"}
+
 #: Returns a server's address for the front, without ``http://``.
 Address = Callable[[Server], str]
 
@@ -78,7 +81,7 @@ def front_words(
     listen = ["--host", host, "--port", str(SERVICE_PORTS[engine])]
     if not is_disaggregated(deployment):
         urls = [f"http://{address(server)}" for server in servers]
-        return [*ROUTER_COMMAND, "--worker-urls", *urls, *_words(router_flags(deployment.router)), *_STARTUP, *listen]
+        return [*ROUTER_COMMAND, "--worker-urls", *urls, *_words(_router_flags(deployment.router)), *_STARTUP, *listen]
     if engine == "trtllm":
         return ["trtllm-serve", "disaggregated", "--config_file", config]
     words = [*ROUTER_COMMAND, "--pd-disaggregation"]
@@ -100,7 +103,7 @@ def discovering_words(deployment: DeploymentSpec, selector: str, namespace: str)
     """
     port = str(SERVICE_PORTS[deployment.pool.engine.name])
     watched = ["--service-discovery", "--selector", selector, "--service-discovery-port", port]
-    flags = _words(router_flags(deployment.router))
+    flags = _words(_router_flags(deployment.router))
     place = ["--service-discovery-namespace", namespace]
     return [*ROUTER_COMMAND, *watched, *place, *flags, "--host", "0.0.0.0", "--port", port]
 
@@ -128,11 +131,17 @@ def front_config(deployment: DeploymentSpec, servers: Sequence[Server], address:
 
 def nearest_routers(deployment: DeploymentSpec) -> list[tuple[RouterName, str]]:
     """Simulated policies that the front lacks, each with the front's nearest."""
-    if not is_disaggregated(deployment) or deployment.pool.engine.name != "trtllm":
-        return []
     policies = (deployment.router.policy, deployment.decode_router.policy)
+    if not is_disaggregated(deployment) or deployment.pool.engine.name != "trtllm":
+        return [(policy, PLATFORM_POLICIES[policy]) for policy in policies if policy in PLATFORM_POLICIES]
     nearest = [(policy, *_TRTLLM_ROUTERS[policy]) for policy in policies]
     return [(policy, router["type"]) for policy, router, same in nearest if not same]
+
+
+def _router_flags(router: RouterSpec) -> list[tuple[str, ...]]:
+    """Flags of sglang-router's policy that is, or is nearest to, the simulated one."""
+    nearest = PLATFORM_POLICIES.get(router.policy)
+    return router_flags(router if nearest is None else RouterSpec(policy=nearest))
 
 
 def _trtllm_router(router: RouterSpec) -> dict[str, Any]:
@@ -147,10 +156,10 @@ def _policies(engine: EngineName, router: RouterSpec, decode_router: RouterSpec)
     """Policies of both roles; the one set of thresholds is the prefill router's."""
     title = f"vllm-router {VLLM_ROUTER_VERSION}" if engine == "vllm" else f"sglang-router {ROUTER_VERSION}"
     for policy in (router.policy, decode_router.policy):
-        if policy not in ROUTER_POLICIES:
+        if policy not in (*ROUTER_POLICIES, *PLATFORM_POLICIES):
             raise ExportError(f"{title} has no policy {policy}; it takes {', '.join(ROUTER_POLICIES)}")
-    _, *thresholds = router_flags(router)
-    return [("--prefill-policy", router.policy), *thresholds, ("--decode-policy", decode_router.policy)]
+    (_, policy), *thresholds = _router_flags(router)
+    return [("--prefill-policy", policy), *thresholds, ("--decode-policy", decode_router.policy)]
 
 
 def _words(flags: Sequence[tuple[str, ...]]) -> list[str]:

@@ -1,7 +1,8 @@
 """Workers' metrics as a router has them: of the last time that it got them, at regular times whatever arrives.
 
 What is counted: requests in the scheduler's queue, all others in flight, and pages that requests hold, as a share of
-all (vLLM's ``num_requests_waiting``, ``num_requests_running`` and ``kv_cache_usage_perc``). Engines refresh theirs after each step; here they are of the moment.
+all (vLLM's ``num_requests_waiting``, ``num_requests_running`` and ``kv_cache_usage_perc``). Engines refresh theirs
+after each step; here they are of the moment.
 """
 
 from __future__ import annotations
