@@ -2,8 +2,8 @@
 
 Usage::
 
-    pip download --no-deps sglang==0.5.23 vllm==0.33.0 sglang-router==0.3.2 vllm-router==0.1.17 guidellm==0.8.1 \\
-        ai-dynamo==1.1.1
+    pip download --no-deps sglang==0.5.23 vllm==0.33.0 sglang-router==0.3.2 vllm-router==0.1.17 guidellm==0.8.1
+    pip download --no-deps ai-dynamo==1.1.1
     python docs/generate_engine_flags.py FOLDER            # prints what each program takes
     python docs/generate_engine_flags.py FOLDER --write    # writes tests/export/flags/PROGRAM-VERSION.json
     python docs/generate_engine_flags.py FOLDER --check    # exits with 1 where a list differs from the wheel's

@@ -89,7 +89,7 @@ EVENTS = 0
 
 @kernel
 def _end_prefills(fleet, m, now):
-    """Prompts count no more once member ``m`` has made their first token; a step that ends at ``now`` may be to come."""
+    """Prompts count no more once member ``m`` has made their first token; a step's end at ``now`` may be to come."""
     r = np.int64(fleet.members[m].prefills_ending) - 1
     while r >= 0:
         prefill = fleet.uncached[r]
