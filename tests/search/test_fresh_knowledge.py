@@ -74,5 +74,5 @@ def test_the_sentence_has_both_figures() -> None:
     (said,) = sentences(Conclusion(Recommendation(best, "cheapest", ""), fresh=fresh))["settings"]
     assert said == (
         "Its router knows its workers as of up to 0.25 s ago (staleness_s of kv_aware). With knowledge of now "
-        "TTFT p99 would be 1 s instead of 1.25 s, and prefix cache hits 50 % instead of 25 %."
+        "TTFT p99 would be 1.00 s instead of 1.25 s, and prefix cache hits 50 % instead of 25 %."
     )
