@@ -17,6 +17,8 @@ MODELLED_ROUTERS: dict[str, tuple[str, ...]] = {
     SGLANG_ROUTER: ("0.2.3", "0.3.2"),
     "dynamo": ("1.1.1",),
     "llm-d": ("0.6.0",),
+    "production-stack": ("0.1.11",),
+    "aibrix": ("0.5.0",),
 }
 
 ROUTER_RULES: tuple[Rule, ...] = (

@@ -1,4 +1,4 @@
-"""Routers that count blocks of prompts, restated block by block: NVIDIA Dynamo's and llm-d's.
+"""Routers of platforms that cut prompts into blocks, restated block by block.
 
 A block is named by its last token's place in the trace's tree, which no two contents share.
 """
@@ -178,3 +178,101 @@ class EndpointPicker:
 def _by_count(worker: int, counts: Sequence[int]) -> float:
     most, least = max(counts), min(counts)
     return 1.0 if most == least else (most - counts[worker]) / (most - least)
+
+
+class PrefixAware:
+    """production-stack's trie of chunks.
+
+    Attributes:
+        sent: chunk -> workers that were sent it. A chunk is named by its first and its last character's places, in
+            which the end of a prompt makes a difference.
+    """
+
+    def __init__(self, config: Any, workers: int) -> None:
+        self.config = config
+        self.workers = list(range(workers))
+        self.sent: dict[tuple[int, Block], set[int]] = {}
+
+    def choose(self, text: Sequence[Block], any_of: AnyOf) -> int:
+        """The worker of a request."""
+        chunks = self._chunks(text)
+        longest = self.workers
+        for chunk in chunks:
+            holders = [worker for worker in longest if worker in self.sent.get(chunk, set())]
+            if not holders:
+                break
+            longest = holders
+        worker = any_of(longest)
+        for chunk in chunks:
+            self.sent.setdefault(chunk, set()).add(worker)
+        return worker
+
+    def _chunks(self, text: Sequence[Block]) -> list[tuple[int, Block]]:
+        """Their numbers of characters so far, each with the token that has the last of them."""
+        characters, each = int(len(text) * self.config.characters_per_token), self.config.chunk_characters
+        ends = [*range(each, characters + 1, each)] + ([characters] if characters % each else [])
+        return [(end, text[self._token_of(end)]) for end in ends]
+
+    def _token_of(self, characters: int) -> int:
+        """The token with which so many characters are complete."""
+        tokens = 1
+        while int(tokens * self.config.characters_per_token) < characters:
+            tokens += 1
+        return tokens - 1
+
+
+@dataclass
+class _Stored:
+    workers: set[int]
+    sent_s: float
+
+
+class PrefixCache:
+    """AIBrix's one LRU of blocks.
+
+    Attributes:
+        store: block -> workers that were sent it and when that was last, the least recently sent first.
+    """
+
+    def __init__(self, config: Any, workers: int, longest_prompt: int) -> None:
+        self.config = config
+        self.workers = range(workers)
+        self.block_tokens = max(round(config.block_characters / config.characters_per_token), 1)
+        self.capacity = max(config.index_blocks_in_all, longest_prompt // self.block_tokens)
+        self.store: OrderedDict[Block, _Stored] = OrderedDict()
+
+    def choose(self, text: Sequence[Block], now: float, in_flight: Sequence[int], any_of: AnyOf) -> int:
+        """The worker of a request; ``in_flight``: requests on each, as the router counts them."""
+        for block in [block for block, kept in self.store.items() if self._is_old(kept, now)]:
+            del self.store[block]
+        blocks = blocks_of(text, self.block_tokens)
+        worker = self._for_its_prefix(blocks, in_flight, any_of)
+        if worker is None:
+            worker = any_of([worker for worker in self.workers if in_flight[worker] == min(in_flight)])
+        for block in blocks:
+            kept = self.store.setdefault(block, _Stored(set(), now))
+            kept.workers.add(worker)
+            kept.sent_s = now
+            self.store.move_to_end(block)
+            if len(self.store) > self.capacity:
+                self.store.popitem(last=False)
+        return worker
+
+    def _is_old(self, kept: _Stored, now: float) -> bool:
+        """Whether a look, every second, has found a block too old."""
+        return kept.sent_s + self.config.index_ttl_s < math.floor(now)
+
+    def _for_its_prefix(self, blocks: Sequence[Block], in_flight: Sequence[int], any_of: AnyOf) -> int | None:
+        left = set(self.workers)
+        if max(in_flight) - min(in_flight) > self.config.imbalance_requests:
+            left = {worker for worker in left if in_flight[worker] == min(in_flight)}
+        percent: dict[int, int] = {}
+        for place, block in enumerate(blocks):
+            left &= self.store[block].workers if block in self.store else set()
+            percent |= dict.fromkeys(left, (place + 1) * 100 // len(blocks))
+        mean = sum(in_flight) / len(in_flight)
+        deviation = math.sqrt(sum((count - mean) ** 2 for count in in_flight) / (len(in_flight) - 1))
+        most = mean + self.config.deviation_factor * deviation
+        keys = {worker: (-percent[worker], in_flight[worker]) for worker in percent if in_flight[worker] <= most}
+        best = min(keys.values(), default=None)
+        return None if best is None else any_of([worker for worker in sorted(keys) if keys[worker] == best])

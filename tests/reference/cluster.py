@@ -131,7 +131,15 @@ class Cluster:
         paths = {node: tree_path(trace, node) for node in range(1, len(trace.parent))}
         first = self.engines[0]
         self.router = Router(
-            router, workers, self._look, paths, page_tokens(first), self._ask, self._scrape, told_cache(first)
+            router,
+            workers,
+            self._look,
+            paths,
+            page_tokens(first),
+            self._ask,
+            self._scrape,
+            told_cache(first),
+            int(trace.input_tokens.max(initial=0)),
         )
         self.outcomes: dict[int, RequestOutcome] = {}
         self.tallies = [WorkerOutcome() for _ in range(workers)]

@@ -19,7 +19,7 @@ from hisearch.base.policies import ROUTERS
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.validate.restatement.splitmix import SplitMix64
 
-from .block_routers import DynamoKv, EndpointPicker, Metrics
+from .block_routers import DynamoKv, EndpointPicker, Metrics, PrefixAware, PrefixCache
 from .router_tree import RouterTree
 
 #: Runs ``(node, start_token, end_token)`` from the root on.
@@ -64,7 +64,7 @@ class Router:
             node of the trace's prefix tree.
         ask: a worker for its load (power_of_two only).
         scrape: a worker's metrics (endpoint_picker only). told_cache: tokens of a page and pages of a worker, where its
-            metrics tell them.
+            metrics tell them. longest_prompt: of all, in tokens (prefix_cache only).
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Router:
         ask: Ask = lambda _worker: -1,
         scrape: Callable[[int], Metrics] = lambda _worker: Metrics(),
         told_cache: tuple[int, int] | None = None,
+        longest_prompt: int = 0,
     ) -> None:
         self.config = config
         self.workers = workers
@@ -102,6 +103,8 @@ class Router:
         self._scrape_s = 0.0
         block_tokens, blocks = told_cache or (16, 31250)
         self.dynamo = DynamoKv(config, workers, config.block_tokens or page_tokens)
+        self.prefixes = PrefixAware(config, workers)
+        self.shared = PrefixCache(config, workers, longest_prompt)
         self.picker = EndpointPicker(
             config, workers, config.block_tokens or block_tokens, config.lru_capacity_blocks or blocks
         )
@@ -176,6 +179,10 @@ class Router:
         if self.config.policy == "dynamo_kv":
             cached = self._cached(prompt, now) if self.config.block_tracking == "events" else []
             return self.dynamo.choose(request, text, now, cached, self._any_of, self._unit)
+        if self.config.policy == "prefix_aware":
+            return self.prefixes.choose(text, self._any_of)
+        if self.config.policy == "prefix_cache":
+            return self.shared.choose(text, now, self.in_flight_requests, self._any_of)
         if self.config.policy == "endpoint_picker":
             if self.config.metrics_refresh_s == 0:
                 self.picker.metrics = [self._scrape(worker) for worker in range(self.workers)]

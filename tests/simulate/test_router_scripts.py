@@ -23,6 +23,8 @@ from tests.reference.router import Router, RouterConfig
 SETTINGS: dict[str, dict[str, Any]] = {
     "dynamo_kv": {"block_tracking": "approximate"},
     "endpoint_picker": {"metrics_refresh_s": 1.0},
+    "prefix_aware": {},
+    "prefix_cache": {},
 }
 SCRIPTS = 1000 if "HISEARCH_FULL" in os.environ else 100
 SHAPE = TraceShape(requests=60, prompt_tokens=60, shared_prefixes=3, fork=0.3, repeat=0.3)
@@ -43,7 +45,10 @@ def _play(spec: RouterSpec, workers: int, seed: int) -> int:
     trace = compiled(random_trace(seed % 1000, SHAPE)).arrays
     lone = LoneRouter(spec, trace, workers, seed=seed)
     parameters = {name: getattr(spec, name) for name in ROUTERS.parameters()}
-    slow = Router(RouterConfig(spec.policy, seed, **parameters), workers, page_tokens=16)
+    slow = Router(
+        RouterConfig(spec.policy, seed, **parameters), workers, page_tokens=16,
+        longest_prompt=int(trace.input_tokens.max()),
+    )  # fmt: skip
     sent: dict[int, int] = {}
     waiting: list[int] = []
     now = 0.0

@@ -265,7 +265,7 @@ class Fleet(Handle):
     routes (2 models,): see ROUTE. members (W,): those of all fronts, then of all backs. up (W,): see ROUTE. at_place
         (W,): members in their routers' order: that at place p of a route is ``at_place[route.first + p]``. candidates
         (W,): scratch, places among which a draw is made.
-    scores (W,): scratch, of the members that are up, ``Fleet.up`` alike.
+    scores (W,): scratch, of the members that are up, ``Fleet.up`` alike. path (M,): scratch, of prefix_cache.
     keys, winners (4 routes, 2 * a power of two not below W): tournament trees of the least and the most loaded members
         (see ``tournament``), four rows per route.
     prefix_index (M, words): bits of the places whose members hold a trace node, approximate or exact. tree (M, models):
@@ -311,6 +311,7 @@ class Fleet(Handle):
         "at_place": Array("i4", 1),
         "candidates": Array("i8", 1),
         "scores": Array("f8", 1),
+        "path": Array("i4", 1),
         "prefix_index": Array("u8", 2),
         "tree": Array(TREE_NODE, 2),
         "stamps": Array("i4", 2),

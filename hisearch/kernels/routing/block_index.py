@@ -27,9 +27,9 @@ def _held(route, trace, member, s):
 
 
 @kernel
-def touch(fleet, route, m, r, now):
-    """Request ``r`` is sent to member ``m``: the blocks of its prompt are entered as the latest."""
-    trace, member = fleet.trace, fleet.members[m]
+def begin_send(fleet, m, r, now):
+    """Number of the send of request ``r``, which is the latest in the index of member ``m``."""
+    member = fleet.members[m]
     send = fleet.counters[fl.SENDS] + 1
     fleet.counters[fl.SENDS] = send
     fleet.sends[send].at_s = now
@@ -39,15 +39,33 @@ def touch(fleet, route, m, r, now):
     else:
         fleet.sends[member.last_send].next = send
     member.last_send = send
-    s = np.int64(trace.prompt_node[r])
+    return send
+
+
+@kernel
+def touch_node(fleet, route, m, s, send):
+    """Enter the blocks of trace node ``s`` for a send. Returns whether all of them were there before."""
+    member = fleet.members[m]
+    before = fleet.stamps[s, route.first + member.place]
+    fleet.stamps[s, route.first + member.place] = send
+    if before == 0:
+        member.index_blocks += blocks_of(route, fleet.trace, s)
+        return False
+    if s == member.cut_node:
+        member.index_blocks += member.cut_blocks
+        member.cut_node = 0
+        return False
+    return True
+
+
+@kernel
+def touch(fleet, route, m, r, now):
+    """Request ``r`` is sent to member ``m``: the blocks of its prompt are entered as the latest."""
+    send = begin_send(fleet, m, r, now)
+    s = np.int64(fleet.trace.prompt_node[r])
     while s > 0:
-        if fleet.stamps[s, route.first + member.place] == 0:
-            member.index_blocks += blocks_of(route, trace, s)
-        elif s == member.cut_node:
-            member.index_blocks += member.cut_blocks
-            member.cut_node = 0
-        fleet.stamps[s, route.first + member.place] = send
-        s = np.int64(trace.parent[s])
+        touch_node(fleet, route, m, s, send)
+        s = np.int64(fleet.trace.parent[s])
 
 
 @kernel

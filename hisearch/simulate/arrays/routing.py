@@ -22,7 +22,7 @@ from hisearch.traces.compiled import TraceArrays
 #: Points of each member on the ring of consistent hashing.
 RING_POINTS = 64
 #: Policies that keep an index of blocks that they sent.
-_INDEXING = tuple(ROUTERS.code(name) for name in ("dynamo_kv", "endpoint_picker"))
+_INDEXING = tuple(ROUTERS.code(name) for name in ("dynamo_kv", "endpoint_picker", "prefix_cache"))
 #: The routers' orders of workers have a stream of their own: the first 64 bits of the square root of 5's fraction.
 _ORDER_STREAM = 0x3C6EF372FE94F82B
 
@@ -59,9 +59,11 @@ def _block_settings(router: RouterSpec, worker: WorkerPlan | None) -> dict[str, 
     if worker is not None and (worker.engine.name == "vllm" or router.policy == "dynamo_kv"):
         page = worker.engine.page_size
         pages = worker.kv_capacity_tokens // page
-    longest = UNLIMITED if router.policy == "dynamo_kv" else router.max_prefix_blocks
+    longest = router.max_prefix_blocks if router.policy == "endpoint_picker" else UNLIMITED
+    if router.policy == "prefix_cache":
+        page = max(round(router.block_characters / router.characters_per_token), 1)
     return {
-        "block_tokens": router.block_tokens or page,
+        "block_tokens": page if router.policy == "prefix_cache" else router.block_tokens or page,
         "max_prefix_blocks": longest,
         "lru_capacity_blocks": max(router.lru_capacity_blocks or pages, longest),
     }
@@ -73,7 +75,9 @@ def give_places(row: Any, before: Sequence[Any], sent: int) -> None:
     sent: requests that it may send at most. ``row`` is modified in place.
     """
     row["word"] = sum(int(other["words"][0]) for other in before)
-    row["words"] = -(-int(row["members"][0]) // 64)
+    # prefix_aware also remembers where prompts ended.
+    kinds = 2 if row["policy"][0] == ROUTERS.code("prefix_aware") else 1
+    row["words"] = kinds * -(-int(row["members"][0]) // 64)
     row["window_first"] = sum(int(other["window_places"][0]) for other in before)
     row["window_places"] = 2 * sent
     row["window_head"] = row["window_tail"] = row["window_first"]
@@ -102,7 +106,12 @@ def routing_arrays(
     """
     fronts = [front for front, _ in routers]
     trees = any(front.policy == "cache_aware" for front in fronts)
-    pictures = any(front.policy in ("kv_aware", "dynamo_kv") and front.staleness_s > 0 for front in fronts)
+    pictures = any(front.policy in ("kv_aware", "dynamo_kv") and front.staleness_s > 0 for front in fronts) or any(
+        front.policy in ("prefix_aware", "prefix_cache") for front in fronts
+    )
+    longest = int(trace.input_tokens.max(initial=0)) // routes["block_tokens"]
+    shared = routes["policy"] == ROUTERS.code("prefix_cache")
+    routes["lru_capacity_blocks"][shared] = np.maximum(routes["index_blocks_in_all"], longest)[shared]
     indexed = [row for row in routes if row["policy"] in _INDEXING]
     counting = any(front.policy == "dynamo_kv" for front in fronts)
     nodes, front_members = len(trace.parent), int((members["route"] % fl.SIDES == fl.FRONT).sum())
@@ -120,6 +129,7 @@ def routing_arrays(
         "at_place": _order(routers, routes, members, seed),
         "candidates": np.empty(len(members), np.int64),
         "scores": np.empty(len(members)),
+        "path": np.empty(nodes if any(front.policy == "prefix_cache" for front in fronts) else 1, np.int32),
         "keys": np.empty((len(routes) * flow.ROWS, leaves)),
         "winners": np.empty((len(routes) * flow.ROWS, 2 * leaves), np.int32),
         "prefix_index": np.zeros((nodes if trees or pictures else 1, int(routes["words"].sum())), np.uint64),
