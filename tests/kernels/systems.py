@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, get_args
@@ -417,18 +418,17 @@ def _values(parameter: Parameter) -> list[Any]:
     return list(dict.fromkeys((*parameter.choices, parameter.default, *parameter.search, *least)))
 
 
-def routers() -> st.SearchStrategy[RouterSpec]:
-    """Every policy, with parameters that matter at this size."""
+def routers(policies: Sequence[str] = POLICIES) -> st.SearchStrategy[RouterSpec]:
+    """Every policy, or any of ``policies``, with parameters that matter at this size."""
     drawn = {name: st.sampled_from(_values(parameter)) for name, parameter in ROUTERS.parameters().items()}
-    return st.builds(RouterSpec, policy=st.sampled_from(POLICIES), **drawn)
+    return st.builds(RouterSpec, policy=st.sampled_from(policies), **drawn)
 
 
-def kv_aware(systems: st.SearchStrategy[System]) -> st.SearchStrategy[System]:
-    """The same with several workers behind a router that looks into them."""
-    looking = routers().map(lambda spec: spec.model_copy(update={"policy": "kv_aware"}))
+def routed(systems: st.SearchStrategy[System], policies: Sequence[str]) -> st.SearchStrategy[System]:
+    """The same with several workers behind a router of any of ``policies``."""
     return st.builds(
         lambda system, router, workers: replace(system, router=router, workers=workers),
-        systems, looking, st.integers(2, 4),
+        systems, routers(policies), st.integers(2, 4),
     )  # fmt: skip
 
 
