@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hisearch.export.engines.launch import ExportError
 from hisearch.export.expressible import narrowed
 from hisearch.export.platforms.dynamo import router_words
 from hisearch.export.platforms.llm_d import scheduler_values
@@ -113,10 +114,50 @@ def test_other_exports_get_the_nearest_policy_and_say_so(
     assert (tmp_path / "dynamo").exists() == (policy == "dynamo_kv")
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_production_stack_s_router_is_in_front(
+    engine: str, build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path
+) -> None:
+    deployment = build_deployment(engine={"name": engine}, router={"policy": "prefix_aware"})
+    export_all(deployment, build_model(), build_accelerator(), tmp_path)
+    (router,) = (
+        container
+        for manifest in yaml.safe_load_all((tmp_path / "kubernetes/manifests.yaml").read_text())
+        if manifest["kind"] == "Deployment"
+        for container in manifest["spec"]["template"]["spec"]["containers"]
+        if container["name"] == "router"
+    )
+    assert (router["image"], router["command"]) == ("lmcache/lmstack-router:latest", ["vllm-router"])
+    found = parse("production-stack", router["args"])
+    assert (found["--service-discovery"], found["--routing-logic"]) == (["k8s"], ["prefixaware"])
+    assert found["--k8s-port"] == found["--port"]
+
+    service = yaml.safe_load((tmp_path / "compose/compose.yaml").read_text())["services"]["router"]
+    assert service["entrypoint"] == ["vllm-router"]
+    told = parse("production-stack", service["command"])
+    (urls,), (models,) = told["--static-backends"], told["--static-models"]
+    assert len(urls.split(",")) == len(models.split(",")) == deployment.pool.replicas > 1
+    assert models.startswith("${MODEL:-")
+
+    script = (tmp_path / engine / "run.sh").read_text()
+    assert "vllm-router" in script
+    assert ",".join(["$MODEL"] * deployment.pool.replicas) in script
+    assert not (tmp_path / "dynamo").exists()
+    assert "behind production-stack's router 0.1.11 with `prefix_aware`" in (tmp_path / "README.md").read_text()
+
+
+def test_production_stack_s_router_has_one_size_of_chunks(
+    build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path
+) -> None:
+    deployment = build_deployment(router={"policy": "prefix_aware", "chunk_characters": 64})
+    with pytest.raises(ExportError, match="no flag for chunk_characters: 64"):
+        export_all(deployment, build_model(), build_accelerator(), tmp_path)
+
+
 def test_an_exportable_space_keeps_them() -> None:
     space = make_problem().space
-    routing = RoutingSpace(policies=["kv_aware", "dynamo_kv", "endpoint_picker"])
+    routing = RoutingSpace(policies=["kv_aware", "dynamo_kv", "endpoint_picker", "prefix_aware", "prefix_cache"])
     kept = narrowed(space.model_copy(update={"routing": routing})).routing.policies
-    assert kept == ["dynamo_kv", "endpoint_picker"]
+    assert kept == ["dynamo_kv", "endpoint_picker", "prefix_aware"]
     with pytest.raises(KeyedError, match="no router that is exported has kv_aware"):
         narrowed(space.model_copy(update={"routing": RoutingSpace(policies=["kv_aware"])}))
