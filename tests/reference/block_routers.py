@@ -62,7 +62,9 @@ class DynamoKv:
         depths = [tokens // self.block_tokens for tokens in cached] if by_events else self._indexed(blocks, now)
         new = [max(len(text) - depth * self.block_tokens, 0) for depth in depths]
         costs = [self._cost(worker, blocks, new[worker]) for worker in self.workers]
-        worker = self._cheapest(costs, any_of) if self.config.router_temperature == 0 else self._softmax(costs, unit)
+        worker = (
+            self._cheapest(costs, depths, any_of) if self.config.router_temperature == 0 else self._softmax(costs, unit)
+        )
         self.in_flight[request] = _Sent(worker, blocks, new[worker])
         if not by_events:
             self.last_sent_s[worker].update(dict.fromkeys(blocks, now))
@@ -91,10 +93,11 @@ class DynamoKv:
         prefill_tokens = sum(sent.uncached_tokens for sent in mine) + new_tokens
         return float(self.config.overlap_weight * (prefill_tokens / self.block_tokens) + len(active | set(blocks)))
 
-    def _cheapest(self, costs: Sequence[float], any_of: AnyOf) -> int:
+    def _cheapest(self, costs: Sequence[float], depths: Sequence[int], any_of: AnyOf) -> int:
+        """Of equal costs the smallest index, where only workers with a match have a size; else any."""
         tied = [worker for worker in self.workers if costs[worker] == min(costs)]
-        sizes = [len(self.last_sent_s[worker]) for worker in tied]
-        return any_of(tied) if len(set(sizes)) == 1 else tied[sizes.index(min(sizes))]
+        sizes = [len(self.last_sent_s[worker]) if depths[worker] else 0 for worker in tied]
+        return any_of([worker for worker, size in zip(tied, sizes, strict=True) if size == min(sizes)])
 
     def _softmax(self, costs: Sequence[float], unit: Callable[[], float]) -> int:
         least, spread = min(costs), max(costs) - min(costs)

@@ -4,8 +4,9 @@ Rule: Dynamo 1.1 (``lib/kv-router/src/scheduling/selector.rs: DefaultWorkerSelec
 ``lib/kv-router/src/sequences/single.rs``, ``lib/kv-router/src/approx.rs`` and ``indexer``). Prompt tokens count until
 the first token of their request, blocks until its end. Defaults are those of its ``kv_router_args.py``.
 
-Without events ties go to the smaller index, as in the source; with events any of them is drawn, where the source takes
-the one with the fewest cached blocks. Not simulated: the router's queue (``--router-queue-threshold``), pruning to
+Without events ties go to the smaller index, which counts for workers with a match alone, and else are drawn: so does
+the real router of 1.1.1 choose (``validate router``). With events ties are drawn, where the source takes the worker
+with the fewest cached blocks. Not simulated: the router's queue (``--router-queue-threshold``), pruning to
 ``--router-max-tree-size``, tracking of output blocks, and that a request counts for five minutes at most.
 """
 
@@ -122,28 +123,36 @@ def _cost(fleet, route, m, r, now):
 
 
 @kernel
-def _smallest(fleet, route, k, count):
-    """Of the first ``count`` candidates the one with the smallest index, or any if all are of one size."""
-    least = most = fleet.members[fleet.at_place[route.first + fleet.candidates[route.first]]].index_blocks
-    smallest = np.int64(fleet.candidates[route.first])
-    for c in range(1, count):
-        place = np.int64(fleet.candidates[route.first + c])
-        blocks = fleet.members[fleet.at_place[route.first + place]].index_blocks
-        most = max(most, blocks)
-        if blocks < least:
-            least, smallest = blocks, place
-    return smallest if least < most else np.int64(draws.one_of(fleet, route, k, count, route.told))
+def _index_size(fleet, route, place, r):
+    """Blocks that the index has of the worker at ``place``; the source knows them of workers with a match alone."""
+    member = fleet.members[fleet.at_place[route.first + place]]
+    return np.int64(member.index_blocks) if member.new_tokens < fleet.trace.input_tokens[r] else np.int64(0)
 
 
 @kernel
-def _cheapest(fleet, route, k, least):
+def _smallest(fleet, route, k, count, r):
+    """Of the first ``count`` candidates any of those whose index is the smallest."""
+    least = _index_size(fleet, route, np.int64(fleet.candidates[route.first]), r)
+    for c in range(1, count):
+        least = min(least, _index_size(fleet, route, np.int64(fleet.candidates[route.first + c]), r))
+    smallest = 0
+    for c in range(count):
+        place = np.int64(fleet.candidates[route.first + c])
+        if _index_size(fleet, route, place, r) == least:
+            fleet.candidates[route.first + smallest] = place
+            smallest += 1
+    return np.int64(draws.one_of(fleet, route, k, smallest, route.told))
+
+
+@kernel
+def _cheapest(fleet, route, k, least, r):
     """A place whose cost is the ``least``."""
     count = 0
     for place in range(route.ups):
         if fleet.scores[route.first + place] == least:
             fleet.candidates[route.first + count] = fleet.members[fleet.up[route.first + place]].place
             count += 1
-    return np.int64(fleet.at_place[route.first + _smallest(fleet, route, k, count)])
+    return np.int64(fleet.at_place[route.first + _smallest(fleet, route, k, count, r)])
 
 
 @kernel
@@ -171,7 +180,7 @@ def choose(fleet, route, k, r, now):
         fleet.scores[route.first + place] = cost
         least, most = min(least, cost), max(most, cost)
     if route.router_temperature == 0.0:
-        chosen = _cheapest(fleet, route, k, least)
+        chosen = _cheapest(fleet, route, k, least, r)
     else:
         chosen = _by_softmax(fleet, route, k, least, most)
     fleet.uncached[r].tokens = fleet.members[chosen].new_tokens
