@@ -3,6 +3,7 @@
 Usage::
 
     pip download --no-deps sglang==0.5.23 vllm==0.33.0 sglang-router==0.3.2 vllm-router==0.1.17 guidellm==0.8.1
+    pip download --no-deps ai-dynamo==1.1.1
     python docs/generate_engine_flags.py FOLDER            # prints what each program takes
     python docs/generate_engine_flags.py FOLDER --write    # writes tests/export/flags/PROGRAM-VERSION.json
     python docs/generate_engine_flags.py FOLDER --check    # exits with 1 where a list differs from the wheel's
@@ -19,7 +20,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from wheel_flags import Flags, Wheel, argparse_flags, guidellm_run, sglang_bench, sglang_server, vllm_bench, vllm_serve
+from wheel_flags import (
+    Flags,
+    Wheel,
+    argparse_flags,
+    dynamo_frontend,
+    guidellm_run,
+    sglang_bench,
+    sglang_server,
+    vllm_bench,
+    vllm_serve,
+)
 
 TARGET = Path(__file__).resolve().parent.parent / "tests" / "export" / "flags"
 
@@ -57,6 +68,10 @@ PROGRAMS = (
     Program(
         "vllm-router", "vllm-router", "vllm_router", ("0.1.17",), _argparse("vllm_router/router_args.py", repeats=True),
         "vllm_router/router_args.py, without the router- prefix",
+    ),
+    Program(
+        "dynamo-frontend", "python -m dynamo.frontend", "ai_dynamo", ("1.1.1",), dynamo_frontend,
+        "dynamo/common/configuration/groups/kv_router_args.py, dynamo/frontend/frontend_args.py",
     ),
     Program("vllm", "vllm serve", "vllm", _VLLM, vllm_serve, "vllm/engine/arg_utils.py, vllm/config, cli_args.py"),
     Program(

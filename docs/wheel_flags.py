@@ -317,3 +317,18 @@ def vllm_bench(wheel: Wheel) -> Flags:
 def sglang_bench(wheel: Wheel) -> Flags:
     """``sglang.bench_serving``, which is ``sglang.benchmark.serving`` in later releases."""
     return argparse_flags(wheel.tree(wheel.first("sglang/benchmark/serving.py", "sglang/bench_serving.py")))
+
+
+def dynamo_frontend(wheel: Wheel) -> Flags:
+    """Flags of Dynamo's frontend, which its own helpers add: ``add_argument`` and ``add_negatable_bool_argument``."""
+    modules = ("dynamo/common/configuration/groups/kv_router_args.py", "dynamo/frontend/frontend_args.py")
+    helpers = {"add_argument": {}, "add_negatable_bool_argument": {"switch": True, "negated": True}}
+    flags = Flags()
+    for call in (node for module in modules for node in ast.walk(wheel.tree(module)) if isinstance(node, ast.Call)):
+        given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        if not isinstance(call.func, ast.Name) or call.func.id not in helpers or "flag_name" not in given:
+            continue
+        choices = _words(given.get("choices"), {})
+        about = helpers[call.func.id] | ({} if choices is None else {"choices": sorted(choices)})
+        flags[ast.literal_eval(given["flag_name"])] = about
+    return flags

@@ -89,7 +89,16 @@ def test_records_that_nothing_was_written_to_have_the_plainest_policy() -> None:
 def test_codes_are_places_in_the_order_of_names() -> None:
     assert [ROUTERS.code(name) for name in ROUTERS] == list(range(len(ROUTERS)))
     assert ROUTERS.mask(lambda policy: policy.reads_prompts) == sum(
-        1 << ROUTERS.code(name) for name in ("bucket", "cache_aware", "kv_aware")
+        1 << ROUTERS.code(name)
+        for name in (
+            "bucket",
+            "cache_aware",
+            "dynamo_kv",
+            "endpoint_picker",
+            "kv_aware",
+            "prefix_aware",
+            "prefix_cache",
+        )
     )
 
 

@@ -102,10 +102,12 @@ class Policy:
 SIGHTS: dict[str, str] = {
     "requests": "requests in flight, which the router counts itself",
     "tokens": "prompt tokens in flight, which the router counts itself",
+    "blocks": "blocks of prompts in flight, which the router counts itself",
     "prompts": "prompts that it sent before, and where",
     "lengths": "lengths of prompts that it sent within a window",
     "keys": "sessions, and where it sent them before",
     "loads": "tokens that workers say they hold, when asked",
+    "metrics": "requests that wait and run and the share of KV memory in use, by workers' metrics",
     "caches": "what workers have in HBM",
     "capacity": "speed and price of workers",
 }
@@ -117,10 +119,10 @@ class RouterPolicy(Policy):
 
     state: fields of ``Fleet.routes``. member_state: fields of ``Fleet.members``. reads_prompts: it keeps a picture of
     the workers' caches or of prompt lengths, of no use in front of decode workers. tracks: what the router has to keep
-    while requests come and go: members by ``requests`` or by ``tokens`` in flight, ``keys`` in flight. sees: what it
-    knows beyond the list of workers (a key of ``SIGHTS``). age: parameter that says how old that may be; "": it is of
-    now. product: router that has it; "": none but hisearch. hash_order: ties go by an order of the workers that is
-    drawn at each start, which the product's hash map gives.
+    while requests come and go: members by ``requests`` or ``tokens`` in flight, ``keys`` or ``blocks`` in flight.
+    sees: what it knows beyond the list of workers (a key of ``SIGHTS``). age: parameter that says how old that may be;
+    "": it is of now. product: router that has it; "": none but hisearch. hash_order: ties go by an order of the workers
+    that is drawn at each start, which the product's hash map gives.
     """
 
     state: tuple[State, ...] = ()

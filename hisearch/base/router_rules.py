@@ -1,6 +1,7 @@
-"""What sglang-router decides otherwise from one release to the next, as data (see ``base.engine_rules``).
+"""Routers whose policies are simulated, and what one decides otherwise from release to release, as data.
 
-Kernels ask for a rule by name, ``route.RULE`` (1: it holds); the record's fields are made from this table.
+Kernels ask for a rule by name, ``route.RULE`` (1: it holds); the record's fields are made from this table (see
+``base.engine_rules``).
 """
 
 from __future__ import annotations
@@ -10,8 +11,15 @@ from hisearch.base.engine_rules import Rule
 #: The router whose releases are told apart, as deployments name it.
 SGLANG_ROUTER = "sglang-router"
 
-#: Its releases that may be named, the first and the last. Choices of the last were recorded and are reproduced.
-MODELLED_ROUTERS: tuple[str, ...] = ("0.2.3", "0.3.2")
+#: Releases that may be named, the first and the last; as policies name their ``product``. Choices of sglang-router
+#: 0.3.2 were recorded and are reproduced; the others' rules were read in their sources and compared with no recording.
+MODELLED_ROUTERS: dict[str, tuple[str, ...]] = {
+    SGLANG_ROUTER: ("0.2.3", "0.3.2"),
+    "dynamo": ("1.1.1",),
+    "llm-d": ("0.6.0",),
+    "production-stack": ("0.1.11",),
+    "aibrix": ("0.5.0",),
+}
 
 ROUTER_RULES: tuple[Rule, ...] = (
     Rule(

@@ -8,7 +8,7 @@ from hisearch.export.engines.flags import ROUTER_POLICIES
 from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.servers.containers import container
 from hisearch.export.servers.exported import export_of
-from hisearch.export.servers.fronts import front_config, front_words
+from hisearch.export.servers.fronts import FRONT_POLICIES, PLATFORM_POLICIES, front_config, front_words
 from hisearch.export.servers.placement import nodes_of
 from hisearch.export.servers.roles import check_spanning
 from hisearch.specs.deployments.deployment import DeploymentSpec
@@ -68,13 +68,14 @@ def narrowed(space: SearchSpaceSpec) -> SearchSpaceSpec:
         KeyedError: a list becomes empty.
     """
     routing = space.routing
-    updates = {"policies": _kept(routing.policies, ("routing", "policies"))}
+    unified = FRONT_POLICIES if space.pools.disaggregated is None else ()
+    updates = {"policies": _kept(routing.policies, ("routing", "policies"), unified)}
     admission = [admission_spec for admission_spec in routing.admission if admission_spec.policy == "none"]
     if not admission:
         raise KeyedError(("routing", "admission"), "exportable: no router has any of these; list {policy: none}")
     pools, shapes = space.pools, {}
     if pools.mixed is not None:
-        kept = _kept(pools.mixed.policies, ("pools", "mixed", "policies"))
+        kept = _kept(pools.mixed.policies, ("pools", "mixed", "policies"), FRONT_POLICIES)
         shapes["mixed"] = pools.mixed.model_copy(update={"policies": kept})
     if pools.disaggregated is not None:
         kept = _kept(pools.disaggregated.decode_policies, ("pools", "disaggregated", "decode_policies"))
@@ -87,9 +88,10 @@ def narrowed(space: SearchSpaceSpec) -> SearchSpaceSpec:
     )
 
 
-def _kept(policies: Sequence[RouterName], key: tuple[str, ...]) -> list[RouterName]:
-    kept = [policy for policy in policies if policy in ROUTER_POLICIES]
+def _kept(policies: Sequence[RouterName], key: tuple[str, ...], more: Sequence[RouterName] = ()) -> list[RouterName]:
+    exported = (*ROUTER_POLICIES, *PLATFORM_POLICIES, *more)
+    kept = [policy for policy in policies if policy in exported]
     if not kept:
-        known = ", ".join(ROUTER_POLICIES)
+        known = ", ".join(exported)
         raise KeyedError(key, f"exportable: no router that is exported has {', '.join(policies)}; it takes {known}")
     return kept

@@ -14,20 +14,23 @@ from pathlib import Path
 def main(arguments: list[str] | None = None) -> int:
     """Record cases; the exit status is 1 where a case failed, 2 where nothing could be recorded."""
     options = _parser().parse_args(arguments)
-    return _record_router(options) if options.engine == "router" else _record_engine(options)
+    return _record_router(options) if options.engine in ("router", "dynamo") else _record_engine(options)
 
 
 def _record_router(options: argparse.Namespace) -> int:
-    from hisearch.record.router.cases import CaseError, random_case, read_case
-    from hisearch.record.router.run import RecordingError, record_all, version
+    from hisearch.record.router import cases, dynamo, run
+    from hisearch.record.router.cases import CaseError, read_case
+    from hisearch.record.router.run import RecordingError
 
+    real = dynamo if options.engine == "dynamo" else run
+    random_case = dynamo.random_case if options.engine == "dynamo" else cases.random_case
     try:
-        version()
+        real.version()
         if options.cases:
             named = {path.name.split(".")[0]: read_case(path) for path in options.cases}
         else:
             named = {f"{seed}": random_case(seed) for seed in range(options.seed, options.seed + options.random)}
-        failed = record_all(named, options.out)
+        failed = real.record_all(named, options.out)
     except (CaseError, RecordingError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -72,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         "vllm": "the scheduler of vLLM 0.19 to 0.33",
         "sglang": "the scheduler of SGLang",
         "router": "sglang-router",
+        "dynamo": "NVIDIA Dynamo's KV router",
     }
     for name, title in names.items():
         command = engines.add_parser(name, help=title, description=f"Record {title}.")

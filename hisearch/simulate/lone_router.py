@@ -22,7 +22,7 @@ from hisearch.traces.compiled import TraceArrays
 class LoneRouter:
     """A router before so many equal workers, all of which are up.
 
-    Its own clock does nothing: trees are trimmed, loads polled and ranges drawn when it is told to.
+    Its own clock does nothing: trees are trimmed, loads polled, metrics told and ranges drawn when it is told to.
 
     Args:
         router: policy and parameters.
@@ -80,6 +80,17 @@ class LoneRouter:
         from hisearch.kernels.traffic import flow
 
         flow.join(self._fleet, int(self._fleet.at_place[worker]), request)
+
+    def first_token(self, request: int, worker: int) -> None:
+        """``worker`` has made the first token of ``request``."""
+        from hisearch.kernels.traffic import active_blocks
+
+        active_blocks.end_prefill(self._fleet, int(self._fleet.at_place[worker]), request)
+
+    def tell(self, worker: int, waiting: int, running: int, usage: float) -> None:
+        """What the metrics of ``worker`` say: requests that wait and run, share of KV memory that they hold."""
+        member = self._fleet.members[int(self._fleet.at_place[worker])]
+        member.waiting_told, member.running_told, member.usage_told = waiting, running, usage
 
     def finish(self, request: int, worker: int) -> None:
         """``request`` has left ``worker``."""

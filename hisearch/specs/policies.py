@@ -41,13 +41,16 @@ def lists_model(name: str, policies: Registry[Any], base: type[Strict], like: st
     base: model that it extends. like: whose parameters they are, such as ``a Router``.
     """
     fields: dict[str, Any] = {}
+    sharing: dict[str, list[str]] = {}
     for policy_name, policy in policies.items():
         for parameter in policy.parameters:
             key = parameter.search_key or parameter.name
             renamed = f"{like}'s {parameter.name}." if parameter.search_key else f"as {like}'s."
+            sharing.setdefault(key, []).append(policy_name)
+            description = f"{', '.join(sharing[key])}: {renamed}"
             fields[key] = (
                 list[value_type(parameter)],  # type: ignore[misc]  # made at run time
-                Field(default=list(parameter.search), min_length=1, description=f"{policy_name}: {renamed}"),
+                Field(default=list(parameter.search), min_length=1, description=description),
             )
     return create_model(name, __base__=base, **fields)
 

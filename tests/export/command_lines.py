@@ -9,7 +9,7 @@ from typing import Any
 from hisearch.export.benchmark import GUIDELLM_VERSION
 from hisearch.export.engines.flags import ROUTER_VERSION
 from hisearch.export.engines.releases import READ
-from hisearch.export.servers.fronts import VLLM_ROUTER_VERSION
+from hisearch.export.servers.fronts import STACK_VERSION, VLLM_ROUTER_VERSION
 
 FLAGS = Path(__file__).parent / "flags"
 
@@ -19,6 +19,8 @@ VERSIONS = {
     "sglang-bench-serving": READ["sglang"][-1],
     "sglang-router": ROUTER_VERSION,
     "vllm-router": VLLM_ROUTER_VERSION,
+    "production-stack": STACK_VERSION,
+    "dynamo-frontend": "1.1.1",
     "vllm": READ["vllm"][-1],
     "vllm-bench-serve": READ["vllm"][-1],
     "trtllm": READ["trtllm"][-1],

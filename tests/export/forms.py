@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-#: A pod's container or volumes: checked by Kubernetes' schema instead.
+#: A pod's container or volumes, checked by Kubernetes' schema instead; or a plugin's parameter of any type.
 POD = object()
 _WORDS = [str]
 
@@ -65,6 +65,14 @@ LLM_D = {
     "prefill": _LLM_D_PODS,
 }
 
+
+#: EndpointPickerConfig: kubernetes-sigs/gateway-api-inference-extension, ``apix/config/v1alpha1``.
+ENDPOINT_PICKER = {
+    "apiVersion": str,
+    "kind": str,
+    "plugins": [{"name": str, "type": str, "parameters": {"*": POD}}],
+    "schedulingProfiles": [{"name": str, "plugins": [{"pluginRef": str, "weight": float}]}],
+}
 
 _LWS_POD = {"metadata": {"labels": {"*": str}}, "spec": POD}
 LEADER_WORKER_SET = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, get_args
@@ -391,6 +392,20 @@ ROUTER_VALUES: dict[str, list[Any]] = {
     "prefix_tokens": [8, 24],
     "overlap_weight": [0.5, 1.0, 4.0],
     "staleness_s": [0.0, 0.1, 1.0],
+    "router_temperature": [0.0, 0.0, 0.5],
+    "router_ttl_s": [0.2, 2.0],
+    "block_tokens": [None, 1, 8, 16],
+    "max_prefix_blocks": [4, 256],
+    "lru_capacity_blocks": [None, 4, 12, 40],
+    "chunk_characters": [4, 25, 64],
+    "imbalance_requests": [0, 2, 8],
+    "deviation_factor": [0, 1],
+    "block_characters": [4, 16],
+    "index_blocks_in_all": [20, 60, 400, 200000],
+    "index_ttl_s": [1.0, 3.5, 1200.0],
+    "metrics_refresh_s": [0.0, 0.05, 0.5],
+    "no_hit_weight": [0.0, 1.0],
+    "running_weight": [0.0, 1.0],
 }
 
 
@@ -403,18 +418,17 @@ def _values(parameter: Parameter) -> list[Any]:
     return list(dict.fromkeys((*parameter.choices, parameter.default, *parameter.search, *least)))
 
 
-def routers() -> st.SearchStrategy[RouterSpec]:
-    """Every policy, with parameters that matter at this size."""
+def routers(policies: Sequence[str] = POLICIES) -> st.SearchStrategy[RouterSpec]:
+    """Every policy, or any of ``policies``, with parameters that matter at this size."""
     drawn = {name: st.sampled_from(_values(parameter)) for name, parameter in ROUTERS.parameters().items()}
-    return st.builds(RouterSpec, policy=st.sampled_from(POLICIES), **drawn)
+    return st.builds(RouterSpec, policy=st.sampled_from(policies), **drawn)
 
 
-def kv_aware(systems: st.SearchStrategy[System]) -> st.SearchStrategy[System]:
-    """The same with several workers behind a router that looks into them."""
-    looking = routers().map(lambda spec: spec.model_copy(update={"policy": "kv_aware"}))
+def routed(systems: st.SearchStrategy[System], policies: Sequence[str]) -> st.SearchStrategy[System]:
+    """The same with several workers behind a router of any of ``policies``."""
     return st.builds(
         lambda system, router, workers: replace(system, router=router, workers=workers),
-        systems, looking, st.integers(2, 4),
+        systems, routers(policies), st.integers(2, 4),
     )  # fmt: skip
 
 

@@ -23,9 +23,9 @@ from tests.kernels.systems import (
     compiled,
     crowded,
     examples,
-    kv_aware,
     lmcache_systems,
     offload_systems,
+    routed,
     sglang_engines,
     systems,
     trtllm_engines,
@@ -38,6 +38,9 @@ from tests.reference.restatement.recording import step_seconds as batch_seconds
 from tests.reference.restatement.transfers import CopyLaw
 from tests.reference.restatement.vllm import StuckError
 from tests.reference.vllm_offload_store import OffloadConfig
+
+#: Policies that learn from workers, whether their caches, their metrics or the ends of their prefills.
+LOOKING = ("kv_aware", "dynamo_kv", "endpoint_picker", "prefix_aware", "prefix_cache")
 
 
 def _request_rows(outcome: ClusterOutcome) -> list[tuple[float, ...]]:
@@ -228,10 +231,10 @@ def test_lmcache_equals_its_reference(system: System) -> None:
     ids=["vllm", "sglang", "trtllm", "offload", "trtllm_host"],
 )
 def test_a_router_that_looks_into_caches_equals_its_reference(behind: st.SearchStrategy[System]) -> None:
-    """With caches as of now, even within a fast-forward and unfinished outputs, or as of some time ago."""
+    """With caches or metrics as of now, even within a fast-forward and unfinished outputs, or of some time ago."""
 
     @examples(150)
-    @given(system=kv_aware(behind))
+    @given(system=routed(behind, LOOKING))
     def check(system: System) -> None:
         _assert_same_without_log(system, _assert_equal(system))
 

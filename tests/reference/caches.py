@@ -36,6 +36,24 @@ def told_tokens(worker: Any) -> int:
     return worker.held_tokens + sum(live.request.input_tokens for live in worker.waiting)
 
 
+def told_cache(worker: Any) -> tuple[int, int] | None:
+    """Tokens of a page and pages in all, which vLLM's metrics tell."""
+    each = page_tokens(worker)
+    return (each, worker.kv_capacity_tokens // each) if isinstance(worker, VllmWorker) else None
+
+
+def capacity_tokens(worker: Any) -> int:
+    """Tokens of all pages, whichever the engine."""
+    if isinstance(worker, SglangWorker | VllmWorker):
+        return worker.kv_capacity_tokens
+    return int(worker.config.num_blocks) * page_tokens(worker)
+
+
+def waiting_requests(worker: Any) -> int:
+    """Requests in the scheduler's queue."""
+    return len(worker.waiting if isinstance(worker, SglangWorker | VllmWorker) else worker.queue)
+
+
 def _in_tree(tree: RadixTree, keys: Sequence[Any]) -> int:
     """Leading keys that a radix tree has."""
     node, matched = tree.root, 0

@@ -25,7 +25,8 @@ from tests.reference.restatement.content import PathContent
 from tests.reference.restatement.recording import Request, Step
 from tests.reference.restatement.vllm import StuckError
 
-from .caches import cached_tokens, page_tokens, told_tokens
+from .block_routers import Metrics
+from .caches import cached_tokens, capacity_tokens, page_tokens, told_cache, told_tokens, waiting_requests
 from .router import Path, Router, RouterConfig
 
 if TYPE_CHECKING:
@@ -128,7 +129,18 @@ class Cluster:
         self.trace = trace
         self.engines = [make_worker() for _ in range(workers)]
         paths = {node: tree_path(trace, node) for node in range(1, len(trace.parent))}
-        self.router = Router(router, workers, self._look, paths, page_tokens(self.engines[0]), self._ask)
+        first = self.engines[0]
+        self.router = Router(
+            router,
+            workers,
+            self._look,
+            paths,
+            page_tokens(first),
+            self._ask,
+            self._scrape,
+            told_cache(first),
+            int(trace.input_tokens.max(initial=0)),
+        )
         self.outcomes: dict[int, RequestOutcome] = {}
         self.tallies = [WorkerOutcome() for _ in range(workers)]
         # Whether a pass or the end of a step is among the events; only an arrival wakes a worker without either.
@@ -152,6 +164,7 @@ class Cluster:
         now = 0.0
         while self.events:
             now, kind, index = heapq.heappop(self.events)
+            self.router.pass_time(now)
             if kind == _ARRIVAL:
                 self._arrive(index, now)
             elif kind == _STEP_END:
@@ -173,6 +186,12 @@ class Cluster:
 
     def _ask(self, worker: int) -> int:
         return told_tokens(self.engines[worker])
+
+    def _scrape(self, worker: int) -> Metrics:
+        engine = self.engines[worker]
+        waiting = waiting_requests(engine)
+        running = self.router.in_flight_requests[worker] - waiting
+        return Metrics(waiting, running, engine.held_tokens / capacity_tokens(engine))
 
     def _arrive(self, index: int, now: float) -> None:
         outcome = self.outcomes[index] = RequestOutcome(now)
@@ -215,7 +234,11 @@ class Cluster:
     def _end_step(self, worker: int, now: float) -> None:
         self.ends[worker].popleft()
         engine = self.engines[worker]
-        for request in engine.process():
+        known = set(engine.first_token_s)
+        finished = engine.process()
+        for index in engine.first_token_s.keys() - known:
+            self.router.first_token(index)
+        for request in finished:
             index = request.id
             outcome = self.outcomes[index]
             outcome.outcome = FINISHED

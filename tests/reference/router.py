@@ -1,7 +1,8 @@
 """The router in front of identical workers.
 
-It knows dispatched and finished requests, and nothing of the workers' state; only ``kv_aware`` sees their caches, and
-``power_of_two`` asks for their loads now and then. Workers of policies with a hash map's order are numbered by it.
+It knows dispatched and finished requests, and nothing of the workers' state; only ``kv_aware`` and ``dynamo_kv`` see
+their caches, ``power_of_two`` asks for their loads now and then, and ``endpoint_picker`` scrapes their metrics. Workers
+of policies with a hash map's order are numbered by it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hisearch.base.policies import ROUTERS
 from hisearch.specs.deployments.routing import RouterSpec
 from tests.reference.restatement.splitmix import SplitMix64
 
+from .block_routers import DynamoKv, EndpointPicker, Metrics, PrefixAware, PrefixCache
 from .router_tree import RouterTree
 
 #: Runs ``(node, start_token, end_token)`` from the root on.
@@ -27,9 +29,9 @@ Path = Sequence[tuple[int, int, int]]
 class RouterConfig:
     """A policy and the parameters that router policies declare, each as an attribute."""
 
-    def __init__(self, policy: str = "round_robin", seed: int = 0, version: str = "0.3.2", **parameters: Any) -> None:
-        spec = RouterSpec(policy=policy, version=version, **parameters)
-        self.version = version
+    def __init__(self, policy: str = "round_robin", seed: int = 0, version: str = "", **parameters: Any) -> None:
+        spec = RouterSpec(policy=policy, **({"version": version} if version else {}), **parameters)
+        self.version = spec.version
         self.policy = policy
         self.seed = seed
         for name in ROUTERS.parameters():
@@ -58,9 +60,11 @@ class Router:
     Args:
         config: policy and parameters.
         workers: how many.
-        look: into their caches, of pages of ``page_tokens`` (kv_aware only, as the next). paths: to every node of the
-            trace's prefix tree.
+        look: into their caches, of pages of ``page_tokens`` (kv_aware and dynamo_kv only, as the next). paths: to every
+            node of the trace's prefix tree.
         ask: a worker for its load (power_of_two only).
+        scrape: a worker's metrics (endpoint_picker only). told_cache: tokens of a page and pages of a worker, where its
+            metrics tell them. longest_prompt: of all, in tokens (prefix_cache only).
     """
 
     def __init__(
@@ -71,6 +75,9 @@ class Router:
         paths: Mapping[int, Path] | None = None,
         page_tokens: int = 1,
         ask: Ask = lambda _worker: -1,
+        scrape: Callable[[int], Metrics] = lambda _worker: Metrics(),
+        told_cache: tuple[int, int] | None = None,
+        longest_prompt: int = 0,
     ) -> None:
         self.config = config
         self.workers = workers
@@ -92,6 +99,15 @@ class Router:
         self._session_of: dict[int, int] = {}
         self._unfinished: dict[int, _Dispatched] = {}
         self._trim_s = config.eviction_interval_s
+        self._scrape = scrape
+        self._scrape_s = 0.0
+        block_tokens, blocks = told_cache or (16, 31250)
+        self.dynamo = DynamoKv(config, workers, config.block_tokens or page_tokens)
+        self.prefixes = PrefixAware(config, workers)
+        self.shared = PrefixCache(config, workers, longest_prompt)
+        self.picker = EndpointPicker(
+            config, workers, config.block_tokens or block_tokens, config.lru_capacity_blocks or blocks
+        )
 
     def dispatch(self, request: int, prompt: Path, now: float = 0.0, session: int = 0) -> int:
         """Choose the worker of a request and count it as in flight.
@@ -105,7 +121,7 @@ class Router:
         Returns:
             The worker's index.
         """
-        worker = self._choose(prompt, now, session)
+        worker = self._choose(request, prompt, now, session)
         tokens = prompt[-1][2]
         self._session_of[request] = session
         self.dispatched += 1
@@ -114,13 +130,28 @@ class Router:
         self._unfinished[request] = _Dispatched(worker, tokens)
         return worker
 
+    def pass_time(self, now: float) -> None:
+        """What routers do at times of their own up to ``now``, before the event at ``now``."""
+        interval_s = self.config.metrics_refresh_s
+        if self.config.policy != "endpoint_picker" or interval_s == 0 or now < self._scrape_s:
+            return
+        self._scrape_s += (math.floor((now - self._scrape_s) / interval_s) + 1) * interval_s
+        self.picker.metrics = [self._scrape(worker) for worker in range(self.workers)]
+
+    def first_token(self, request: int) -> None:
+        """A dispatched request has its first token."""
+        if self.config.policy == "dynamo_kv" and self.workers > 1:
+            self.dynamo.first_token(request)
+
     def finished(self, request: int) -> None:
         """A dispatched request has left its worker."""
         done = self._unfinished.pop(request)
+        if self.config.policy == "dynamo_kv" and self.workers > 1:
+            self.dynamo.finished(request)
         self.in_flight_requests[done.worker] -= 1
         self.in_flight_tokens[done.worker] -= done.tokens
 
-    def _choose(self, prompt: Path, now: float, session: int) -> int:
+    def _choose(self, request: int, prompt: Path, now: float, session: int) -> int:
         if self.workers == 1:
             return 0
         if self.config.policy in ("bucket", "random"):
@@ -144,10 +175,21 @@ class Router:
             return self._power_of_two(now)
         if self.config.policy == "kv_aware":
             return self._kv_aware(prompt, now)
+        text = [(node, at) for node, start, end in prompt for at in range(start, end)]
+        if self.config.policy == "dynamo_kv":
+            cached = self._cached(prompt, now) if self.config.block_tracking == "events" else []
+            return self.dynamo.choose(request, text, now, cached, self._any_of, self._unit)
+        if self.config.policy == "prefix_aware":
+            return self.prefixes.choose(text, self._any_of)
+        if self.config.policy == "prefix_cache":
+            return self.shared.choose(text, now, self.in_flight_requests, self._any_of)
+        if self.config.policy == "endpoint_picker":
+            if self.config.metrics_refresh_s == 0:
+                self.picker.metrics = [self._scrape(worker) for worker in range(self.workers)]
+            return self.picker.choose(text, self.in_flight_requests, self._any_of, self._unit)
         if self.config.policy != "cache_aware":
             raise NotImplementedError(f"no slow reference for the router policy {self.config.policy}")
         self._trim_tree(now)
-        text = [(node, at) for node, start, end in prompt for at in range(start, end)]
         place = self._cache_aware(text)
         self.tree.insert(text, place)
         return self.order[place]
@@ -155,6 +197,10 @@ class Router:
     def _any_of(self, places: list[int]) -> int:
         """One of them at random; no output of the generator is used where there is no choice."""
         return places[0] if len(places) == 1 else places[self.random.next() % len(places)]
+
+    def _unit(self) -> float:
+        """A number in [0, 1) of 53 bits."""
+        return float(self.random.next() >> 11) * 2.0**-53
 
     def _trim_tree(self, now: float) -> None:
         """Down to the allowed size, where that is due."""
@@ -196,20 +242,21 @@ class Router:
 
     def _kv_aware(self, prompt: Path, now: float) -> int:
         """The worker with the least prompt tokens in flight plus weighted uncached tokens of this prompt."""
-        assert self._look is not None
-        tokens = prompt[-1][2]
-        if self.config.staleness_s == 0.0:
-            cached = [self._look(w, prompt, tokens) for w in range(self.workers)]
-        else:
-            self._refresh_snapshot(now)
-            cached = [
-                max((end for node, _, end in prompt if node in self._snapshots[w]), default=0)
-                for w in range(self.workers)
-            ]
+        tokens, cached = prompt[-1][2], self._cached(prompt, now)
         loads = [
             self.config.overlap_weight * (tokens - cached[w]) + self.in_flight_tokens[w] for w in range(self.workers)
         ]
         return loads.index(min(loads))
+
+    def _cached(self, prompt: Path, now: float) -> list[int]:
+        """Tokens of a prompt that each worker has, as far as the router knows."""
+        assert self._look is not None
+        if self.config.staleness_s == 0.0:
+            return [self._look(w, prompt, prompt[-1][2]) for w in range(self.workers)]
+        self._refresh_snapshot(now)
+        return [
+            max((end for node, _, end in prompt if node in self._snapshots[w]), default=0) for w in range(self.workers)
+        ]
 
     def _refresh_snapshot(self, now: float) -> None:
         """Snapshot of each worker's tree: the nodes in which a page ends and whose path is cached up to that page."""

@@ -25,9 +25,13 @@ from tests.reference.random_traces import TraceShape, random_trace
 
 LARGE, SMALL = ServedModel("large", ("org/Large",)), ServedModel("small", ("org/Small", "mini"))
 SHAPE = TraceShape(requests=50, rate_rps=12.0, prompt_tokens=200, output_tokens=30)
+#: They draw among equals. The first model's draws are those of a deployment of its own.
+PLATFORMS = ("dynamo_kv", "endpoint_picker", "prefix_aware", "prefix_cache")
 #: Policies that draw nothing and put no member's number on a ring: they do not depend on the members' numbers.
 PLACELESS = [
-    policy for policy in POLICIES if not ROUTERS[policy].hash_order and policy not in ("random", "consistent_hash")
+    policy
+    for policy in POLICIES
+    if not ROUTERS[policy].hash_order and policy not in ("random", "consistent_hash", *PLATFORMS)
 ]
 
 
@@ -119,7 +123,7 @@ def test_models_that_share_nothing_are_served_as_by_two_deployments(
 @examples(20)
 @given(
     seed=st.integers(0, 10**6),
-    policies=st.tuples(st.sampled_from(PLACELESS), st.sampled_from(PLACELESS)),
+    policies=st.tuples(st.sampled_from([*PLACELESS, *PLATFORMS]), st.sampled_from(PLACELESS)),
     key=st.sampled_from(["session", "prefix"]),
 )
 def test_a_model_may_have_a_router_of_its_own(seed: int, policies: tuple[str, str], key: str) -> None:

@@ -40,7 +40,8 @@ def files(export: Export) -> dict[str, str]:
     deployment = export.deployment
     replicas = {server.number: server_container(server, deployment, server.port) for server in export.servers}
     config = front_config(deployment, export.servers, address, "0.0.0.0")
-    front = front_words(deployment, export.servers, address, _FRONT_FILE, "0.0.0.0") if export.routed else []
+    model = "${MODEL:?as the replicas serve it}" if export.checkpoints else default("MODEL", export.model)
+    front = front_words(deployment, export.servers, address, _FRONT_FILE, "0.0.0.0", model) if export.routed else []
     text = render_yaml(
         "compose.yaml.j2",
         export=export,

@@ -20,7 +20,7 @@ from hisearch.export.servers.placement import Server
 from hisearch.export.servers.roles import role_flags, server_options
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import DeploymentSpec
-from hisearch.specs.deployments.routing import RouterName
+from hisearch.specs.deployments.routing import RouterName, RouterSpec
 from hisearch.specs.yaml_nodes import dump_yaml
 
 PLATFORM = Platform(
@@ -53,6 +53,17 @@ _ROUTER_FLAGS: dict[RouterName, tuple[str, ...]] = {
     "round_robin": ("--router-mode", "round-robin"),
     "power_of_two": ("--router-mode", "round-robin"),
     "cache_aware": ("--router-mode", "kv", "--no-router-kv-events"),
+    "dynamo_kv": ("--router-mode", "kv"),
+}
+
+#: What makes workers tell the router of their blocks; Dynamo's worker reads where to, and whether, from the engine's.
+_EVENT_WORDS: dict[EngineName, tuple[str, ...]] = {
+    "sglang": ("--kv-events-config", '{"publisher": "zmq", "topic": "kv-events", "endpoint": "tcp://*:5557"}'),
+    "vllm": (
+        "--kv-events-config",
+        '{"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events", "endpoint": "tcp://*:5557"}',
+    ),
+    "trtllm": ("--publish-events-and-metrics",),
 }
 
 #: Flag of trtllm-serve -> its name in the engine's options; a Dynamo worker reads them from its file only.
@@ -75,7 +86,8 @@ def files(export: Export) -> dict[str, str]:
     """
     if export.several and not export.disaggregated:
         raise ExportError("Dynamo's graph was given one kind of workers, or prefill and decode ones; these are unequal")
-    policy: RouterName = export.deployment.router.policy if export.routed else "round_robin"
+    router = export.deployment.router if export.routed else RouterSpec(policy="round_robin")
+    policy = router.policy
     if policy not in _ROUTER_FLAGS:
         raise ExportError(f"Dynamo's frontend has nothing like {policy}; it takes {', '.join(_ROUTER_FLAGS)}")
     workers = []
@@ -86,9 +98,21 @@ def files(export: Export) -> dict[str, str]:
         workers.append((first.launch.pool, export.worker(first), replica, words))
     written_for = exported_release(on_runtime(export.launches[0]).pool.engine)
     facts = {"export": export, "runtime": _RUNTIMES[export.engine], "written_for": written_for}
-    graph = render_yaml("dynamo.yaml.j2", **facts, workers=workers, router=list(_ROUTER_FLAGS[policy]))
+    graph = render_yaml("dynamo.yaml.j2", **facts, workers=workers, router=router_words(router))
     readme = render("dynamo.md.j2", **facts, policy=policy, port=_PORT)
     return {"dynamo/README.md": readme, "dynamo/graph.yaml": graph}
+
+
+def router_words(router: RouterSpec) -> list[str]:
+    """The frontend's flags for a policy (``dynamo/common/configuration/groups/kv_router_args.py`` of release 1.1.1)."""
+    words = list(_ROUTER_FLAGS[router.policy])
+    if router.policy == "dynamo_kv":
+        words += ["--router-kv-overlap-score-weight", f"{router.overlap_weight:g}"]
+        words += ["--router-temperature", f"{router.router_temperature:g}"]
+        by_events = router.block_tracking == "events"
+        words += ["--router-kv-events"] if by_events else ["--no-router-kv-events"]
+        words += [] if by_events else ["--router-ttl-secs", f"{router.router_ttl_s:g}"]
+    return words
 
 
 def on_runtime(launch: Launch) -> Launch:
@@ -107,6 +131,9 @@ def _worker_words(server: Server, deployment: DeploymentSpec) -> list[str]:
         words += ["--extra-engine-args", str(Container.OPTIONS_FILE)]
     else:
         words += [unexpanded(word) for flag in engine_flags(launch) for word in flag]
+    router = deployment.router
+    if router.policy == "dynamo_kv" and router.block_tracking == "events" and role != "decode":
+        words += [unexpanded(word) for word in _EVENT_WORDS[engine]]
     if role == "unified":
         return words
     words += [word for flag in role_flags(server, deployment) for word in flag]

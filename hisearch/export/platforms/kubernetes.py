@@ -46,7 +46,7 @@ def files(export: Export) -> dict[str, str]:
     servers = [server._replace(side_port=side_ports[server.pool]) for server in export.leaders]
     front: list[str] = []
     if export.several:
-        front = front_words(deployment, servers, address, _FRONT_FILE, "0.0.0.0")
+        front = front_words(deployment, servers, address, _FRONT_FILE, "0.0.0.0", export.model)
     elif export.routed:
         front = discovering_words(deployment, f"{_LABEL}={workers[0]}", "$(POD_NAMESPACE)")
     # Variables that a LeaderWorkerSet sets in its pods.

@@ -3,25 +3,42 @@
 Keys are from the chart's ``values.yaml`` (llm-d-incubation/llm-d-modelservice, chart v0.4.0). The chart has only
 prefill and decode roles. Unified replicas are its decode pods, without the sidecar that would send prompts to prefill
 pods.
+
+The scheduler's values are for the chart ``inferencepool`` of the Gateway API inference extension 1.4. They hold an
+EndpointPickerConfig (``apix/config/v1alpha1/endpointpickerconfig_types.go``).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from hisearch.export.engines.launch import ExportError
 from hisearch.export.registry import Platform
 from hisearch.export.rendering import render, render_yaml
 from hisearch.export.servers.containers import server_container
 from hisearch.export.servers.exported import Export
+from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.models.model import names_weights
+from hisearch.specs.yaml_nodes import dump_yaml
 
 PLATFORM = Platform(
     summary="values of the chart llm-d-modelservice",
     title="llm-d's Helm chart",
     folder="llm-d",
-    paths=("values.yaml", "options.yaml"),
+    paths=("values.yaml", "options.yaml", "scheduler-values.yaml"),
     rank=3,
 )
 _CHART_VERSION = "v0.4.0"
+_POOL_CHART_VERSION = "v1.4.0"
+#: Weight -> its scorer, in the order in which scores were added up.
+_SCORERS = {
+    "queue_weight": "queue-scorer",
+    "kv_utilization_weight": "kv-cache-utilization-scorer",
+    "prefix_weight": "prefix-cache-scorer",
+    "running_weight": "running-requests-size-scorer",
+    "active_requests_weight": "active-request-scorer",
+    "no_hit_weight": "no-hit-lru-scorer",
+}
 #: The chart's own default, which its InferencePool expects, and its default for an engine behind the sidecar.
 _PORT, _BEHIND_PROXY = 8000, 8200
 
@@ -50,8 +67,56 @@ def files(export: Export) -> dict[str, str]:
         behind_proxy=_BEHIND_PROXY,
         uri=f"hf://{export.model}" if names_weights(export.model) else "hf://ORGANISATION/MODEL",
     )
-    readme = render("llm_d.md.j2", export=export, chart=_CHART_VERSION, options=replica.options)
+    picks = export.routed and export.deployment.router.policy == "endpoint_picker" and not export.disaggregated
+    readme = render(
+        "llm_d.md.j2", export=export, chart=_CHART_VERSION, options=replica.options, picks=picks,
+        pool_chart=_POOL_CHART_VERSION,
+    )  # fmt: skip
     written = {"llm-d/README.md": readme, "llm-d/values.yaml": values}
     if replica.options:
         written["llm-d/options.yaml"] = render_yaml("options.yaml.j2", worker=worker, replica=replica)
+    if picks:
+        written["llm-d/scheduler-values.yaml"] = dump_yaml(scheduler_values(export.deployment.router))
     return written
+
+
+def scheduler_values(router: RouterSpec) -> dict[str, Any]:
+    """Values of the chart ``inferencepool`` that have its scheduler score as was simulated.
+
+    Raises:
+        ExportError: metrics of now were simulated.
+    """
+    if router.metrics_refresh_s == 0.0:
+        raise ExportError("llm-d's scheduler scrapes metrics at intervals, as metrics_refresh_s says; 0 is none")
+    plugins: list[dict[str, Any]] = []
+    scorers: list[dict[str, Any]] = []
+    for name, kind in _SCORERS.items():
+        weight = getattr(router, name)
+        if weight > 0:
+            parameters = _prefix_parameters(router) if kind == "prefix-cache-scorer" else {}
+            plugins.append({"type": kind} | ({"parameters": parameters} if parameters else {}))
+            scorers.append({"pluginRef": kind, "weight": weight})
+    picker = f"{router.picker.replace('_', '-')}-picker"
+    config = {
+        "apiVersion": "inference.networking.x-k8s.io/v1alpha1",
+        "kind": "EndpointPickerConfig",
+        "plugins": [*plugins, {"type": picker}],
+        "schedulingProfiles": [{"name": "default", "plugins": [*scorers, {"pluginRef": picker}]}],
+    }
+    return {
+        "inferenceExtension": {
+            "flags": {"refresh-metrics-interval": f"{router.metrics_refresh_s * 1000:g}ms"},
+            "pluginsConfigFile": "hisearch.yaml",
+            "pluginsCustomConfig": {"hisearch.yaml": dump_yaml(config)},
+        }
+    }
+
+
+def _prefix_parameters(router: RouterSpec) -> dict[str, Any]:
+    told = router.block_tokens is None and router.lru_capacity_blocks is None
+    parameters = {"autoTune": told, "maxPrefixBlocksToMatch": router.max_prefix_blocks}
+    if router.block_tokens is not None:
+        parameters["blockSizeTokens"] = router.block_tokens
+    if router.lru_capacity_blocks is not None:
+        parameters["lruCapacityPerServer"] = router.lru_capacity_blocks
+    return parameters

@@ -35,7 +35,7 @@ def files(export: Export, *, simulated: bool = True) -> dict[str, str]:
     def address(server: Server) -> str:
         return f"$HOST_{server.host}:{server.port}"
 
-    front = front_words(deployment, leaders, address, "$CONFIG", "$LISTEN") if export.routed else []
+    front = front_words(deployment, leaders, address, "$CONFIG", "$LISTEN", "$MODEL") if export.routed else []
     script = render(
         "run.sh.j2",
         export=export,

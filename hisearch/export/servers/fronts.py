@@ -1,7 +1,8 @@
 """The front of several servers: a router's command line, or TensorRT-LLM's orchestrator.
 
-Flags: sglang-router 0.3.2 and vllm-router 0.1.17 ``router_args.py``. Keys of the orchestrator's file:
-TensorRT-LLM 1.1 ``llmapi/disagg_utils.py`` and ``serve/router.py``.
+Flags: sglang-router 0.3.2 and vllm-router 0.1.17 ``router_args.py``, production-stack 0.1.11
+``src/vllm_router/parsers/parser.py``. Keys of the orchestrator's file: TensorRT-LLM 1.1 ``llmapi/disagg_utils.py`` and
+``serve/router.py``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ VLLM_ROUTER_VERSION = "0.1.17"
 #: Published by the router's project; it has no tag for each version.
 VLLM_ROUTER_IMAGE = "vllm/vllm-router:nightly"
 
+STACK_VERSION = "0.1.11"
+#: The default of production-stack's chart; tags are not the chart's versions.
+_STACK_IMAGE = "lmcache/lmstack-router:latest"
+_STACK_PACKAGE = f"git+https://github.com/vllm-project/production-stack@vllm-stack-{STACK_VERSION}"
+_STACK_COMMAND = "vllm-router"
+#: ``HashTrie``'s default; no flag sets another.
+_STACK_CHUNK_CHARACTERS = 128
+
 #: Weights may take half an hour to load.
 _STARTUP = ("--worker-startup-timeout-secs", "1800")
 
@@ -34,6 +43,12 @@ _TRTLLM_ROUTERS: dict[RouterName, tuple[dict[str, Any], bool]] = {
     "cache_aware": ({"type": "kv_cache_aware"}, False),
     "kv_aware": ({"type": "kv_cache_aware"}, False),
 }
+
+#: Policies of platforms' own routers -> the nearest that the routers here have; their platform gets them as they are.
+PLATFORM_POLICIES: dict[RouterName, RouterName] = {"dynamo_kv": "cache_aware", "endpoint_picker": "cache_aware"}
+
+#: Simulated policies that have a front of their own, before unified workers.
+FRONT_POLICIES: tuple[RouterName, ...] = ("prefix_aware",)
 
 #: Returns a server's address for the front, without ``http://``.
 Address = Callable[[Server], str]
@@ -56,11 +71,13 @@ def front_of(deployment: DeploymentSpec) -> Front:
         )
     if is_disaggregated(deployment) and engine == "vllm":
         return Front(f"vllm-router {VLLM_ROUTER_VERSION}", VLLM_ROUTER_IMAGE, f"vllm-router=={VLLM_ROUTER_VERSION}")
+    if _is_stack(deployment):
+        return Front(f"production-stack's router {STACK_VERSION}", _STACK_IMAGE, _STACK_PACKAGE)
     return Front(f"sglang-router {ROUTER_VERSION}", ROUTER_IMAGE, f"sglang-router=={ROUTER_VERSION}")
 
 
 def front_words(
-    deployment: DeploymentSpec, servers: Sequence[Server], address: Address, config: str, host: str
+    deployment: DeploymentSpec, servers: Sequence[Server], address: Address, config: str, host: str, model: str = ""
 ) -> list[str]:
     """The front's command line.
 
@@ -70,6 +87,7 @@ def front_words(
         address: of each.
         config: path of the orchestrator's file, where ``front_config`` is not empty.
         host: the address that it listens on.
+        model: the name that servers serve.
 
     Raises:
         ExportError: the front lacks the policy.
@@ -78,7 +96,11 @@ def front_words(
     listen = ["--host", host, "--port", str(SERVICE_PORTS[engine])]
     if not is_disaggregated(deployment):
         urls = [f"http://{address(server)}" for server in servers]
-        return [*ROUTER_COMMAND, "--worker-urls", *urls, *_words(router_flags(deployment.router)), *_STARTUP, *listen]
+        if _is_stack(deployment):
+            models = ",".join([model] * len(urls))
+            known = ["--service-discovery", "static", "--static-backends", ",".join(urls), "--static-models", models]
+            return [_STACK_COMMAND, *known, *_stack_words(deployment.router), *listen]
+        return [*ROUTER_COMMAND, "--worker-urls", *urls, *_words(_router_flags(deployment.router)), *_STARTUP, *listen]
     if engine == "trtllm":
         return ["trtllm-serve", "disaggregated", "--config_file", config]
     words = [*ROUTER_COMMAND, "--pd-disaggregation"]
@@ -99,8 +121,12 @@ def discovering_words(deployment: DeploymentSpec, selector: str, namespace: str)
         ExportError: the router lacks the policy.
     """
     port = str(SERVICE_PORTS[deployment.pool.engine.name])
+    if _is_stack(deployment):
+        pods = ["--k8s-label-selector", selector, "--k8s-namespace", namespace, "--k8s-port", port]
+        logic = _stack_words(deployment.router)
+        return [_STACK_COMMAND, "--service-discovery", "k8s", *pods, *logic, "--host", "0.0.0.0", "--port", port]
     watched = ["--service-discovery", "--selector", selector, "--service-discovery-port", port]
-    flags = _words(router_flags(deployment.router))
+    flags = _words(_router_flags(deployment.router))
     place = ["--service-discovery-namespace", namespace]
     return [*ROUTER_COMMAND, *watched, *place, *flags, "--host", "0.0.0.0", "--port", port]
 
@@ -128,11 +154,31 @@ def front_config(deployment: DeploymentSpec, servers: Sequence[Server], address:
 
 def nearest_routers(deployment: DeploymentSpec) -> list[tuple[RouterName, str]]:
     """Simulated policies that the front lacks, each with the front's nearest."""
-    if not is_disaggregated(deployment) or deployment.pool.engine.name != "trtllm":
-        return []
     policies = (deployment.router.policy, deployment.decode_router.policy)
+    if not is_disaggregated(deployment) or deployment.pool.engine.name != "trtllm":
+        return [(policy, PLATFORM_POLICIES[policy]) for policy in policies if policy in PLATFORM_POLICIES]
     nearest = [(policy, *_TRTLLM_ROUTERS[policy]) for policy in policies]
     return [(policy, router["type"]) for policy, router, same in nearest if not same]
+
+
+def _is_stack(deployment: DeploymentSpec) -> bool:
+    """Whether its front is production-stack's."""
+    return deployment.router.policy in FRONT_POLICIES and not is_disaggregated(deployment)
+
+
+def _stack_words(router: RouterSpec) -> list[str]:
+    if router.chunk_characters != _STACK_CHUNK_CHARACTERS:
+        raise ExportError(
+            f"production-stack's router matches {_STACK_CHUNK_CHARACTERS} characters at once and has no flag for "
+            f"chunk_characters: {router.chunk_characters}"
+        )
+    return ["--routing-logic", "prefixaware"]
+
+
+def _router_flags(router: RouterSpec) -> list[tuple[str, ...]]:
+    """Flags of sglang-router's policy that is, or is nearest to, the simulated one."""
+    nearest = PLATFORM_POLICIES.get(router.policy)
+    return router_flags(router if nearest is None else RouterSpec(policy=nearest))
 
 
 def _trtllm_router(router: RouterSpec) -> dict[str, Any]:
@@ -147,10 +193,10 @@ def _policies(engine: EngineName, router: RouterSpec, decode_router: RouterSpec)
     """Policies of both roles; the one set of thresholds is the prefill router's."""
     title = f"vllm-router {VLLM_ROUTER_VERSION}" if engine == "vllm" else f"sglang-router {ROUTER_VERSION}"
     for policy in (router.policy, decode_router.policy):
-        if policy not in ROUTER_POLICIES:
+        if policy not in (*ROUTER_POLICIES, *PLATFORM_POLICIES):
             raise ExportError(f"{title} has no policy {policy}; it takes {', '.join(ROUTER_POLICIES)}")
-    _, *thresholds = router_flags(router)
-    return [("--prefill-policy", router.policy), *thresholds, ("--decode-policy", decode_router.policy)]
+    (_, policy), *thresholds = _router_flags(router)
+    return [("--prefill-policy", policy), *thresholds, ("--decode-policy", decode_router.policy)]
 
 
 def _words(flags: Sequence[tuple[str, ...]]) -> list[str]:

@@ -26,3 +26,9 @@ def next_u64(rng):
 def below(rng, bound):
     """An integer in [0, bound), by remainder; ``bound`` is far below 2**64, so the bias is negligible."""
     return np.int64(next_u64(rng) % np.uint64(bound))
+
+
+@kernel
+def unit(rng):
+    """A number in [0, 1), evenly spread over multiples of 2**-53."""
+    return np.float64(next_u64(rng) >> np.uint64(11)) * 2.0**-53

@@ -22,6 +22,7 @@ from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.fleet import dispatch, members
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
+from hisearch.kernels.routing import scrapes
 from hisearch.kernels.traffic import flow, heaps, kv_transfer, pools
 
 
@@ -207,6 +208,8 @@ def run(fleet):
         if fleet.counters[fl.LATE] > fleet.config.late_requests:
             _forget_after(fleet, last)
             return last, 1, -1
+        if fleet.config.scrape_s <= now:
+            scrapes.scrape_where_due(fleet, now)
         fleet.counters[fl.EVENTS] += 1
         if incident <= now:
             members.happen(fleet, now)

@@ -47,6 +47,13 @@ MEMBER = np.dtype(
         ("outstanding_tokens", "i8"),  # likewise, only of prompts without a first token
         ("prefix_index_tokens", "i8"),  # cache_aware: prompt tokens of it in the router's tree
         ("taken", "i8"),  # requests sent to it
+        # In an index of blocks (see ``block_index``): blocks of it; of the prompt now being routed.
+        ("index_blocks", "i8"),
+        ("matched_blocks", "i8"),
+        ("cut_blocks", "i8"),  # of cut_node, those from its beginning that are gone
+        ("cut_node", "i4"),  # trace node of which a part is gone; 0: none
+        ("first_send", "i4"),  # the earliest that the index remembers, and the latest; 0: none
+        ("last_send", "i4"),
         ("pool", "i4"),
         ("index", "i4"),  # among its pool's workers
         ("state", "i4"),
@@ -75,6 +82,14 @@ TREE_NODE = np.dtype(
     ],
     align=True,
 )
+
+#: A request that was sent, for indexes that forget the prompts that a member was sent first. next: the one sent to the
+#: same member after it; 0: none. Sends are numbered from 1.
+SEND = np.dtype([("at_s", "f8"), ("request", "i4"), ("next", "i4")], align=True)
+
+#: dynamo_kv: prompt tokens that a request counts for, until its first token at ``at_s`` (infinity: not known yet).
+#: next: in its member's list of those with a known first token the one after it, plus 1; 0: none.
+UNCACHED = np.dtype([("at_s", "f8"), ("tokens", "i8"), ("next", "i4")], align=True)
 
 #: manual: a session. Where it was sent (-1: it is new), its requests in flight there, and when it was last heard of.
 KEY = np.dtype([("place", "i4"), ("requests", "i4"), ("used_s", "f8")], align=True)
@@ -200,6 +215,7 @@ FLEET = np.dtype(
         ("late_requests", "i8"),  # once more requests than this were late, the run stops
         ("retry_s", "f8"),  # after which a request whose worker has died is retried
         ("retries", "i8"),  # at most
+        ("scrape_s", "f8"),  # when the next router gets its workers' metrics; infinity: none does
         ("admission", "i8"),  # code of ``base.policies.ADMISSIONS``
         # What admission policies are told and remember.
         *((parameter.name, parameter.dtype) for parameter in ADMISSIONS.parameters().values()),
@@ -212,9 +228,9 @@ FLEET = np.dtype(
 # first token was late; EVENTS: handled by the event loop; ACTIONS: size of the heap of Fleet.action_heap; INCIDENTS:
 # those that have happened; SHORT: 1 where an autoscaler has no member left to start, which voids the run; POOLED:
 # requests of Fleet.pool that have arrived; UNSTAMPED: 1 where a router's tree is to be trimmed, for which Fleet.stamps
-# is needed: it voids the run.
-NEXT_OPEN, PENDING, LATE, EVENTS, ACTIONS, INCIDENTS, SHORT, POOLED, UNSTAMPED = 0, 1, 2, 3, 4, 5, 6, 7, 8
-COUNTERS = 9
+# is needed: it voids the run; SENDS: requests in Fleet.sends.
+NEXT_OPEN, PENDING, LATE, EVENTS, ACTIONS, INCIDENTS, SHORT, POOLED, UNSTAMPED, SENDS = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+COUNTERS = 10
 
 
 class Trace(Handle):
@@ -249,11 +265,14 @@ class Fleet(Handle):
     routes (2 models,): see ROUTE. members (W,): those of all fronts, then of all backs. up (W,): see ROUTE. at_place
         (W,): members in their routers' order: that at place p of a route is ``at_place[route.first + p]``. candidates
         (W,): scratch, places among which a draw is made.
+    scores (W,): scratch, of the members that are up, ``Fleet.up`` alike. path (M,): scratch, of prefix_cache.
     keys, winners (4 routes, 2 * a power of two not below W): tournament trees of the least and the most loaded members
         (see ``tournament``), four rows per route.
     prefix_index (M, words): bits of the places whose members hold a trace node, approximate or exact. tree (M, models):
         see TREE_NODE, of length 1 without cache_aware. stamps (M, W of fronts): by which a worker's nodes are trimmed,
-        of length 0 where nothing is.
+        of length 0 where nothing is; of indexes of blocks the send that last touched them.
+    sends: see SEND; of length 1 without an index of blocks. active (M, W of fronts): dynamo_kv: requests in flight on a
+        worker whose prompts have a node, of length 0 without it; uncached (N,): see UNCACHED.
     affinity (N,): consistent_hash: where on the ring a request's key lies; consistent_hashing: the key's hash. ring
         (points,), ring_member (points,): the members' points on it, ascending.
     key (N,): manual: row of a request's session in keys_known (sessions,), see KEY; of length 0 without manual.
@@ -291,9 +310,14 @@ class Fleet(Handle):
         "winners": Array("i4", 2),
         "at_place": Array("i4", 1),
         "candidates": Array("i8", 1),
+        "scores": Array("f8", 1),
+        "path": Array("i4", 1),
         "prefix_index": Array("u8", 2),
         "tree": Array(TREE_NODE, 2),
         "stamps": Array("i4", 2),
+        "sends": Array(SEND, 1),
+        "active": Array("i4", 2),
+        "uncached": Array(UNCACHED, 1),
         "affinity": Array("u8", 1),
         "ring": Array("u8", 1),
         "ring_member": Array("i4", 1),

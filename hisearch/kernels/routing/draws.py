@@ -5,6 +5,8 @@ Workers are told by their place in the router's order.
 
 from __future__ import annotations
 
+import numpy as np
+
 from hisearch.base.jit import kernel
 from hisearch.kernels.core import rng
 from hisearch.kernels.layout import fleet as fl
@@ -47,3 +49,18 @@ def two_up(fleet, route, k):
     first = rng.below(fleet.rng[k], route.ups)
     second = (first + 1 + rng.below(fleet.rng[k], route.ups - 1)) % route.ups
     return fleet.up[route.first + first], fleet.up[route.first + second]
+
+
+@kernel
+def by_score(fleet, route, k, total):
+    """A member that takes requests, with its share of ``Fleet.scores``, which add up to ``total``, as probability."""
+    route.draws += 1
+    if _is_up(fleet, route, route.told):
+        return np.int64(fleet.at_place[route.first + route.told])
+    point = rng.unit(fleet.rng[k])
+    reached = 0.0
+    for place in range(route.ups):
+        reached += fleet.scores[route.first + place] / total
+        if point <= reached:
+            return np.int64(fleet.up[route.first + place])
+    return np.int64(fleet.up[route.first + route.ups - 1])

@@ -8,6 +8,7 @@ from hisearch.base.jit import kernel
 from hisearch.base.policies import ROUTERS
 from hisearch.kernels.core import tournament
 from hisearch.kernels.layout import fleet as fl
+from hisearch.kernels.traffic import active_blocks
 
 # Rows of Fleet.keys and Fleet.winners, four for each route: by fewest requests in flight, most (negated), fewest tokens
 # in the prefix index, least load relative to the weight.
@@ -16,6 +17,7 @@ ROWS = 4
 _TRACKS_REQUESTS = ROUTERS.mask(lambda policy: "requests" in policy.tracks)
 _TRACKS_TOKENS = ROUTERS.mask(lambda policy: "tokens" in policy.tracks)
 _TRACKS_KEYS = ROUTERS.mask(lambda policy: "keys" in policy.tracks)
+_TRACKS_BLOCKS = ROUTERS.mask(lambda policy: "blocks" in policy.tracks)
 
 
 @kernel
@@ -162,6 +164,8 @@ def join(fleet, m, r):
     member.outstanding_tokens += tokens
     if _TRACKS_KEYS >> fleet.routes[member.route].policy & 1:
         _count_key(fleet, member, r, 1)
+    if _TRACKS_BLOCKS >> fleet.routes[member.route].policy & 1:
+        active_blocks.enter(fleet, m, r)
     note_load(fleet, m)
 
 
@@ -185,6 +189,8 @@ def leave(fleet, m, r, now):
     member.inflight_tokens -= fleet.trace.input_tokens[r]
     if _TRACKS_KEYS >> fleet.routes[member.route].policy & 1:
         _count_key(fleet, member, r, -1)
+    if _TRACKS_BLOCKS >> fleet.routes[member.route].policy & 1:
+        active_blocks.leave(fleet, m, r)
     if member.state == fl.DRAINING and member.inflight_requests == 0:
         member.state = fl.ABSENT
         member.gone_s = now
@@ -202,5 +208,7 @@ def forgo(fleet, m, r, now):
 def note_first_token(fleet, m, r, at_s, last):
     """Member ``m`` makes the first token of ``r`` at ``at_s``; ``last``: the user gets it from this member."""
     fleet.members[m].outstanding_tokens -= fleet.trace.input_tokens[r]
+    if _TRACKS_BLOCKS >> fleet.routes[fleet.members[m].route].policy & 1:
+        active_blocks.note_first_token(fleet, m, r, at_s)
     if last and at_s - fleet.arrival_s[r] > fleet.config.late_s:
         fleet.counters[fl.LATE] += 1

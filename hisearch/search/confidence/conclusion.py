@@ -21,6 +21,8 @@ from hisearch.search.confidence.baseline import SIMULATIONS as BASELINE_SIMULATI
 from hisearch.search.confidence.baseline import find_baseline
 from hisearch.search.confidence.chance_constrained import ChanceConstrained, find_chance_constrained
 from hisearch.search.confidence.changes import LOADS, Changes, Faster, NextPurchase, StepChange
+from hisearch.search.confidence.fresh_knowledge import SIMULATIONS as FRESH_SIMULATIONS
+from hisearch.search.confidence.fresh_knowledge import find_fresh_knowledge
 from hisearch.search.confidence.step_sensitivity import MAX_ALTERNATIVES, SCALED, SIMULATIONS
 from hisearch.search.driver import SearchOutcome
 from hisearch.search.evaluate.runner import TrialRunner
@@ -108,6 +110,9 @@ class _Course:
         if baseline is not None:
             recommendation = _against(recommendation, baseline, self._problem.objectives)
             by_rule = tuple(_against(choice, baseline, self._problem.objectives) for choice in by_rule)
+        fresh = self._counted(
+            "fresh knowledge", FRESH_SIMULATIONS, lambda: find_fresh_knowledge(self._assessor, recommendation.trial)
+        )
         # If the rule is not about price, a cheaper deployment is no alternative.
         least = recommendation.rule == "cheapest" and recommendation.trial.number == first.trial.number
         steps, faster = self._step_times(recommendation.trial, least)
@@ -122,7 +127,7 @@ class _Course:
             self._prices(recommendation.trial) if least else (),
             tuple(setting for setting in changes if least or not setting.trial.feasible),
             load_headroom, purchase, self._nominal(first, recommendation), between,
-            self._own_formats(first, recommendation) if satisfied else None, chance_constrained, self._counts,
+            self._own_formats(first, recommendation) if satisfied else None, chance_constrained, fresh, self._counts,
         )  # fmt: skip
         return self._concluded(recommendation, load_headroom), conclusion
 

@@ -71,7 +71,8 @@ def sentences(conclusion: Conclusion) -> dict[str, list[str]]:
         "steps": [format_step(item, best) for item in conclusion.steps]
         + ([_WORDS.say("faster", conclusion.faster)] if conclusion.faster is not None else []),
         "prices": [_WORDS.say("break_even_price", item) for item in conclusion.prices[:PRICES]],
-        "settings": [_WORDS.say("setting", item, best) for item in changing[:SETTINGS]],
+        "settings": [_WORDS.say("setting", item, best) for item in changing[:SETTINGS]]
+        + ([_WORDS.say("fresh", conclusion.fresh)] if conclusion.fresh is not None else []),
         "load": ([_WORDS.say("carried", conclusion.headroom)] if conclusion.headroom is not None else [])
         + ([_WORDS.say("next_purchase", conclusion.next_purchase)] if conclusion.next_purchase is not None else []),
     }
@@ -104,6 +105,7 @@ def _distinguished(alternative: DeploymentSpec, ours: DeploymentSpec) -> str:
 _WORDS = Words(
     "conclusions.j2",
     filters={
+        "seconds": lambda seconds: f"{seconds:g} s",
         "dollars": lambda usd: f"${usd:,.2f}" if usd >= 0.1 else f"${usd:.3g}",
         "setting_name": setting_name,
         "term": _term,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.base.dtypes import I4
-from hisearch.base.policies import ADMISSIONS, AUTOSCALERS
+from hisearch.base.policies import ADMISSIONS, AUTOSCALERS, ROUTERS
 from hisearch.kernels.layout import fleet as fl
 from hisearch.simulate.arrays.pool import record, records, trace_of
 from hisearch.simulate.arrays.routing import give_places, mixed, route_of, routing_arrays
@@ -100,6 +100,7 @@ def _settings(plan: FleetPlan, horizon_s: float, give_up: GiveUp) -> Any:
         horizon_s=horizon_s,
         late_s=give_up.ttft_s,
         late_requests=give_up.requests,
+        scrape_s=0.0 if any("metrics" in ROUTERS[front.policy].sees for front, _ in plan.routers) else math.inf,
         admission=ADMISSIONS.code(plan.admission.policy),
         retry_s=plan.retry_s,
         retries=plan.retries,
@@ -205,7 +206,9 @@ def _routes(plan: FleetPlan, members: Any, models: I4 | None, requests: int) -> 
     rows: list[Any] = []
     for k, count in enumerate(counts):
         model, side = divmod(k, fl.SIDES)
-        row = route_of(plan.routers[model][side], int(np.flatnonzero(members["route"] == k)[0]) if count else 0, count)
+        first = int(np.flatnonzero(members["route"] == k)[0]) if count else 0
+        worker = plan.pools[int(members["pool"][first])].plan if count else None
+        row = route_of(plan.routers[model][side], first, count, worker)
         row["disaggregated"] = counts[fl.SIDES * model + fl.BACK] > 0
         if side == fl.FRONT:
             give_places(row, rows, _most_routed(plan) * sent[model])

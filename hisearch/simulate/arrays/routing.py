@@ -10,22 +10,29 @@ import numpy as np
 
 from hisearch.base import blake3
 from hisearch.base.dtypes import I4
-from hisearch.base.policies import ROUTERS
+from hisearch.base.policies import ROUTERS, UNLIMITED
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.traffic import flow
-from hisearch.simulate.arrays.pool import record
+from hisearch.simulate.arrays.pool import record, records
+from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.specs.deployments.router_rules import router_rules_in_force
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.traces.compiled import TraceArrays
 
 #: Points of each member on the ring of consistent hashing.
 RING_POINTS = 64
+#: Policies that keep an index of blocks that they sent.
+_INDEXING = tuple(ROUTERS.code(name) for name in ("dynamo_kv", "endpoint_picker", "prefix_cache"))
 #: The routers' orders of workers have a stream of their own: the first 64 bits of the square root of 5's fraction.
 _ORDER_STREAM = 0x3C6EF372FE94F82B
 
 
-def route_of(router: RouterSpec, first: int, members: int) -> Any:
-    """A route of consecutive ``members`` from ``first`` on, shape (1,)."""
+#: What the Gateway API inference extension takes where metrics tell no cache's size: tokens of a block, blocks.
+_UNTOLD_CACHE = (16, 31250)
+
+
+def route_of(router: RouterSpec, first: int, members: int, worker: WorkerPlan | None = None) -> Any:
+    """A route of consecutive ``members`` from ``first`` on, shape (1,); ``worker``: the first of them."""
     return record(
         fl.ROUTE,
         policy=ROUTERS.code(router.policy),
@@ -42,8 +49,24 @@ def route_of(router: RouterSpec, first: int, members: int) -> Any:
         draws=0,
         unseen=0,
         **router_rules_in_force(router.version),
-        **ROUTERS.kernel_values(router),
+        **ROUTERS.kernel_values(router) | _block_settings(router, worker),
     )
+
+
+def _block_settings(router: RouterSpec, worker: WorkerPlan | None) -> dict[str, int]:
+    """What settings of an index of blocks stand for that are null, as the router reads them off its workers."""
+    page, pages = _UNTOLD_CACHE
+    if worker is not None and (worker.engine.name == "vllm" or router.policy == "dynamo_kv"):
+        page = worker.engine.page_size
+        pages = worker.kv_capacity_tokens // page
+    longest = router.max_prefix_blocks if router.policy == "endpoint_picker" else UNLIMITED
+    if router.policy == "prefix_cache":
+        page = max(round(router.block_characters / router.characters_per_token), 1)
+    return {
+        "block_tokens": page if router.policy == "prefix_cache" else router.block_tokens or page,
+        "max_prefix_blocks": longest,
+        "lru_capacity_blocks": max(router.lru_capacity_blocks or pages, longest),
+    }
 
 
 def give_places(row: Any, before: Sequence[Any], sent: int) -> None:
@@ -52,7 +75,9 @@ def give_places(row: Any, before: Sequence[Any], sent: int) -> None:
     sent: requests that it may send at most. ``row`` is modified in place.
     """
     row["word"] = sum(int(other["words"][0]) for other in before)
-    row["words"] = -(-int(row["members"][0]) // 64)
+    # prefix_aware also remembers where prompts ended.
+    kinds = 2 if row["policy"][0] == ROUTERS.code("prefix_aware") else 1
+    row["words"] = kinds * -(-int(row["members"][0]) // 64)
     row["window_first"] = sum(int(other["window_places"][0]) for other in before)
     row["window_places"] = 2 * sent
     row["window_head"] = row["window_tail"] = row["window_first"]
@@ -81,7 +106,14 @@ def routing_arrays(
     """
     fronts = [front for front, _ in routers]
     trees = any(front.policy == "cache_aware" for front in fronts)
-    pictures = any(front.policy == "kv_aware" and front.staleness_s > 0 for front in fronts)
+    pictures = any(front.policy in ("kv_aware", "dynamo_kv") and front.staleness_s > 0 for front in fronts) or any(
+        front.policy in ("prefix_aware", "prefix_cache") for front in fronts
+    )
+    longest = int(trace.input_tokens.max(initial=0)) // routes["block_tokens"]
+    shared = routes["policy"] == ROUTERS.code("prefix_cache")
+    routes["lru_capacity_blocks"][shared] = np.maximum(routes["index_blocks_in_all"], longest)[shared]
+    indexed = [row for row in routes if row["policy"] in _INDEXING]
+    counting = any(front.policy == "dynamo_kv" for front in fronts)
     nodes, front_members = len(trace.parent), int((members["route"] % fl.SIDES == fl.FRONT).sum())
     leaves = 1 << max(math.ceil(math.log2(max(int(routes["members"].max()), 1))), 0)
     window = int(routes["window_places"].sum()) if any(front.policy == "bucket" for front in fronts) else 1
@@ -96,11 +128,16 @@ def routing_arrays(
         "up": np.empty(len(members), np.int32),
         "at_place": _order(routers, routes, members, seed),
         "candidates": np.empty(len(members), np.int64),
+        "scores": np.empty(len(members)),
+        "path": np.empty(nodes if any(front.policy == "prefix_cache" for front in fronts) else 1, np.int32),
         "keys": np.empty((len(routes) * flow.ROWS, leaves)),
         "winners": np.empty((len(routes) * flow.ROWS, 2 * leaves), np.int32),
         "prefix_index": np.zeros((nodes if trees or pictures else 1, int(routes["words"].sum())), np.uint64),
         "tree": np.zeros((nodes if trees else 1, len(routers)), fl.TREE_NODE).view(np.recarray),
-        "stamps": np.zeros((nodes, front_members) if trees and stamped else (0, 0), np.int32),
+        "stamps": np.zeros((nodes, front_members) if indexed or (trees and stamped) else (0, 0), np.int32),
+        "sends": records(1 + sum(int(row["window_places"]) // 2 for row in indexed), fl.SEND),
+        "active": np.zeros((nodes, front_members) if counting else (0, 0), np.int32),
+        "uncached": records(len(trace.arrival_s) if counting else 0, fl.UNCACHED),
         "affinity": _affinity(routers, trace, models),
         "ring": ring,
         "ring_member": ring_member,

@@ -15,6 +15,7 @@ from hisearch.specs.versions import precedes
 
 if TYPE_CHECKING:
     RouterName: TypeAlias = str
+    RouterProduct: TypeAlias = str
 
     class _RouterModel(Strict):
         policy: str = ""
@@ -28,8 +29,18 @@ if TYPE_CHECKING:
 
 else:
     RouterName = name_type(ROUTERS)
+    RouterProduct = Literal[tuple(MODELLED_ROUTERS)]
     _RouterModel = parameters_model("_RouterModel", ROUTERS, default="round_robin")
     _AdmissionModel = parameters_model("_AdmissionModel", ADMISSIONS, default="none")
+
+
+def _newest(router: str) -> str:
+    return MODELLED_ROUTERS[router][-1]
+
+
+def _releases() -> str:
+    return ", ".join(f"{router} {' to '.join(releases)}" for router, releases in MODELLED_ROUTERS.items())
+
 
 #: Policies of no use in front of decode workers.
 PROMPT_POLICIES = tuple(name for name, policy in ROUTERS.items() if policy.reads_prompts)
@@ -41,15 +52,21 @@ class RouterSpec(_RouterModel):
     replaced: ClassVar[dict[str, str]] = {
         "max_tree_tokens": "max_tree_characters, which is characters_per_token times as much"
     }
-    name: Literal["sglang-router"] | None = Field(
+    name: RouterProduct | None = Field(
         None,
-        description="Router whose policy it is; null: sglang-router where it has the policy, else hisearch's.",
+        description="Router whose policy it is; null: the one that has the policy, or hisearch where none has.",
     )
     version: str = Field(
-        MODELLED_ROUTERS[-1],
+        _newest(SGLANG_ROUTER),
         pattern=r"^\d+(\.\d+)+$",
-        description=f"Release of sglang-router, from {MODELLED_ROUTERS[0]} to {MODELLED_ROUTERS[-1]}.",
+        description=f"Release of the router: {_releases()}. Where absent its newest.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_version(cls, data: Any) -> Any:
+        product = ROUTERS[data["policy"]].product if isinstance(data, dict) and data.get("policy") in ROUTERS else ""
+        return {"version": _newest(product)} | data if product else data
 
     @field_validator("policy", mode="before")
     @classmethod
@@ -63,15 +80,20 @@ class RouterSpec(_RouterModel):
 
     @model_validator(mode="after")
     def _check_release(self) -> RouterSpec:
-        has_product = ROUTERS[self.policy].product == SGLANG_ROUTER
-        if self.name is not None and not has_product:
+        product = ROUTERS[self.policy].product
+        if self.name is not None and self.name != product:
             known = ", ".join(name for name, policy in ROUTERS.items() if policy.product == self.name)
             raise KeyedError(("policy",), f"{self.name} has no policy {self.policy}; it has {known}")
-        if self.version != MODELLED_ROUTERS[-1] and not has_product:
-            raise KeyedError(("version",), f"no router that has releases has the policy {self.policy}; leave it out")
-        if precedes(self.version, MODELLED_ROUTERS[0]) or precedes(MODELLED_ROUTERS[-1], self.version):
-            known = " to ".join(MODELLED_ROUTERS)
-            raise KeyedError(("version",), f"expected a release of {SGLANG_ROUTER} from {known}, not {self.version}")
+        if not product:
+            if self.version != _newest(SGLANG_ROUTER):
+                raise KeyedError(
+                    ("version",), f"no router that has releases has the policy {self.policy}; leave it out"
+                )
+            return self
+        releases = MODELLED_ROUTERS[product]
+        if precedes(self.version, releases[0]) or precedes(releases[-1], self.version):
+            known = " to ".join(releases)
+            raise KeyedError(("version",), f"expected a release of {product} from {known}, not {self.version}")
         return self
 
     def parameters(self) -> dict[str, Any]:

@@ -26,11 +26,15 @@ _PARAMETERS = {
     "assignment_mode": "assignment_mode",
     "max_idle_secs": "max_idle_s",
     "worker_startup_check_interval": "load_poll_s",
+    "block_size": "block_tokens",
+    "overlap_score_weight": "overlap_weight",
+    "router_temperature": "router_temperature",
+    "router_ttl_secs": "router_ttl_s",
 }
 #: Settings that events say the effect of: a recording tells when trees were trimmed, and whether loads were answered.
 _TOLD = ("eviction_interval_secs", "get_load")
 #: What an event's list has, beside its kind, at least.
-_LEAST = {"send": 2, "finish": 1, "evict": 2, "poll": 1, "adjust": 2}
+_LEAST = {"send": 2, "first_token": 1, "finish": 1, "evict": 2, "poll": 1, "adjust": 2}
 
 
 class RouterRecordingError(SpecError):
@@ -134,7 +138,12 @@ def _parsed(path: Path) -> _File:
 def _router(path: Path, file: _File) -> RouterSpec:
     """The policy with the recording's settings."""
     values: dict[str, Any] = {"policy": file.policy, "characters_per_token": 1.0}
-    for key, value in file.settings.items():
+    settings = dict(file.settings)
+    if file.policy == "dynamo_kv":
+        values["block_tracking"] = "events" if settings.pop("use_kv_events", True) else "approximate"
+        if values["block_tracking"] == "events" or settings.get("router_temperature"):
+            raise _error(path, "settings", "of Dynamo are replayed without use_kv_events and router_temperature")
+    for key, value in settings.items():
         if key not in _PARAMETERS and key not in _TOLD:
             known = ", ".join([*_PARAMETERS, *_TOLD])
             raise _error(path, f"settings.{key}", f"is not simulated; known are {known}")
@@ -158,10 +167,11 @@ def _check_events(path: Path, events: Sequence[Sequence[Any]], workers: int) -> 
             if event[2] not in range(workers):
                 raise _error(path, f"events.{number}", f"expected a worker from 0 to {workers - 1}, not {event[2]}")
             under_way.add(event[1])
-        elif kind == "finish":
+        elif kind in ("first_token", "finish"):
             if event[1] not in under_way:
                 raise _error(path, f"events.{number}", f"prompt {event[1]} is not in flight")
-            under_way.remove(event[1])
+            if kind == "finish":
+                under_way.remove(event[1])
 
 
 def _error(path: Path, key: str, message: str) -> RouterRecordingError:

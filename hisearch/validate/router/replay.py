@@ -193,6 +193,8 @@ class _Replay:
             self._compare_loads({first: first_load, second: second_load})
         elif policy == "bucket" and details:
             now = details[0] / 1000.0
+        elif policy == "dynamo_kv" and details:
+            now = details[1] / 1000.0
         place, by_chance = self.router.choose(prompt, now, told)
         chosen = int(self.worker_of[place])
         self.counts["choices"] += 1
@@ -204,6 +206,10 @@ class _Replay:
             self.outcome = replace(self.outcome, first_difference=ChoiceDifference(number, prompt, worker, chosen))
         self.sent_to[prompt] = int(self.place_of[worker])
         self.router.send(prompt, self.sent_to[prompt])
+
+    def on_first_token(self, _number: int, prompt: int) -> None:
+        """Its prompt is computed."""
+        self.router.first_token(prompt, self.sent_to[prompt])
 
     def on_finish(self, _number: int, prompt: int) -> None:
         """The client has the whole answer."""

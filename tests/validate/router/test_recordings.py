@@ -18,6 +18,8 @@ FOLDER = (
     Path(os.environ.get("HISEARCH_SHARED") or Path(__file__).parents[4] / "shared") / "validation" / "sglang_router"
 )
 FILES = sorted(FOLDER.glob("*.json.gz"))
+#: Of Dynamo's router, by ``python -m hisearch.record dynamo --random 4``.
+DYNAMO = sorted((Path(__file__).parent / "dynamo").glob("*.json.gz"))
 needs_recordings = pytest.mark.skipif(
     not FILES, reason="no recordings of routers: set HISEARCH_SHARED to the folder that holds validation/"
 )
@@ -47,6 +49,30 @@ def test_every_choice_is_the_real_router_s(path: Path) -> None:
         case.choices, case.trimmings, case.redrawings
     )  # fmt: skip
     assert case.ok
+
+
+@pytest.mark.parametrize("path", DYNAMO, ids=lambda path: path.name)
+def test_every_choice_is_dynamo_s(path: Path) -> None:
+    case = validate_router(path)
+    assert case.error is None
+    assert case.equal == case.choices > 200
+    assert case.drawn < case.choices / 10
+
+
+def test_dynamo_with_another_weight_is_another_router(tmp_path: Path) -> None:
+    recording: dict[str, Any] = json.loads(gzip.decompress(DYNAMO[1].read_bytes()))
+    recording["settings"]["overlap_score_weight"] *= 1.5
+    (tmp_path / "changed.json").write_text(json.dumps(recording))
+    assert not validate_router(tmp_path / "changed.json").ok
+
+
+@pytest.mark.parametrize(("key", "value"), [("use_kv_events", True), ("router_temperature", 0.5)])
+def test_what_dynamo_draws_or_is_told_is_not_replayed(key: str, value: Any, tmp_path: Path) -> None:
+    recording: dict[str, Any] = json.loads(gzip.decompress(DYNAMO[0].read_bytes()))
+    recording["settings"][key] = value
+    (tmp_path / "changed.json").write_text(json.dumps(recording))
+    (case,) = validate_routers([tmp_path / "changed.json"])
+    assert "replayed without use_kv_events and router_temperature" in str(case.error)
 
 
 @needs_recordings

@@ -1,0 +1,142 @@
+"""Record NVIDIA Dynamo's KV router: the real one in this process, asked for workers that are ranks and never called.
+
+Runs where the wheel ``ai-dynamo-runtime`` is installed. A character of a prompt is a token. What workers cache the
+router knows by what it sent (``use_kv_events`` is false); its queue is off. Discovery is in memory, nothing else runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import importlib.metadata
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hisearch.record.router import cases, texts
+from hisearch.record.router.run import RecordingError
+
+#: The index learns of a choice, and requests end, behind the answer; seconds that this is given.
+_SETTLE_S = 0.01
+#: Blocks and batches of workers, so large that no request waits.
+_BLOCKS, _RUNNING, _BATCH = 1_000_000, 10_000, 1_000_000
+
+
+def version() -> str:
+    """The installed router's.
+
+    Raises:
+        RecordingError: it is not installed.
+    """
+    try:
+        return importlib.metadata.version("ai-dynamo-runtime")
+    except importlib.metadata.PackageNotFoundError:
+        raise RecordingError("Dynamo is not installed: pip install ai-dynamo-runtime==1.1.1") from None
+
+
+def random_case(seed: int) -> dict[str, Any]:
+    """Settings, prompts and events of a case; of every four one forgets blocks within the recording."""
+    rng = random.Random(seed)
+    settings = {
+        "block_size": rng.choice((4, 8, 16)),
+        "overlap_score_weight": rng.choice((0.25, 1.0, 1.0, 2.5)),
+        "router_ttl_secs": 1.0 if seed % 4 == 3 else 3600.0,
+        "router_temperature": 0.0,
+        "use_kv_events": False,
+    }
+    case = cases.random_case(13 * seed)  # The seed of a cache_aware.
+    return {
+        "policy": "dynamo_kv",
+        "settings": settings,
+        "workers": rng.choice((2, 3, 4, 6)),
+        "endpoint": "KvRouter.best_worker",
+        "text_rule": "clean",
+        "join": "",
+        "segments": case["segments"],
+        "prompts": case["prompts"],
+        "events": list(_events(rng, len(case["prompts"]))),
+    }
+
+
+def _events(rng: random.Random, prompts: int) -> list[list[Any]]:
+    events: list[list[Any]] = []
+    waiting: list[int] = []
+    in_flight: list[int] = []
+    most = rng.choice((4, 20, 60))
+    for prompt in range(prompts):
+        events.append(["send", prompt])
+        in_flight.append(prompt)
+        waiting.append(prompt)
+        while waiting and rng.random() < 0.4:
+            events.append(["first_token", waiting.pop(rng.randrange(len(waiting)))])
+        while in_flight and (len(in_flight) > most or rng.random() < 0.3):
+            ended = in_flight.pop(rng.randrange(len(in_flight)))
+            waiting = [other for other in waiting if other != ended]
+            events.append(["finish", ended])
+    return events
+
+
+def record_all(named_cases: dict[str, dict[str, Any]], out: Path) -> list[str]:
+    """Record cases into ``out``, a file each; what is there is skipped. Returns the names of those that failed."""
+    out.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("DYN_EVENT_PLANE", "zmq")
+    failed = []
+    for name, case in named_cases.items():
+        path = out / f"{name}.json.gz"
+        if path.exists():
+            continue
+        try:
+            recording = asyncio.run(_record(case))
+        except Exception as error:  # whatever the router raises
+            print(f"{name}: {error}", file=sys.stderr)
+            failed.append(name)
+            continue
+        path.write_bytes(gzip.compress(json.dumps(recording, separators=(",", ":")).encode(), mtime=0))
+    return failed
+
+
+async def _record(case: dict[str, Any]) -> dict[str, Any]:
+    """The case with the worker of each prompt, how many of its blocks were known there, and when, in milliseconds."""
+    from dynamo import _core as dynamo  # type: ignore[import-not-found]  # only where it is recorded
+
+    segments = [texts.text_of(case["text_rule"], *segment) for segment in case["segments"]]
+    prompts = ["".join(segments[index] for index in prompt) for prompt in case["prompts"]]
+    runtime = dynamo.DistributedRuntime(asyncio.get_running_loop(), "mem", "tcp")
+    endpoint = runtime.endpoint("recorded.backend.generate")
+    serving = asyncio.ensure_future(endpoint.serve_endpoint(_never_called))
+    await asyncio.sleep(1.0)
+    ranks = dynamo.ModelRuntimeConfig()
+    ranks.data_parallel_size = case["workers"]
+    ranks.total_kv_blocks, ranks.max_num_seqs, ranks.max_num_batched_tokens = _BLOCKS, _RUNNING, _BATCH
+    given = {key: value for key, value in case["settings"].items() if key != "block_size"}
+    block = case["settings"]["block_size"]
+    await dynamo.register_model(
+        dynamo.ModelInput.Tensor, dynamo.ModelType.TensorBased, endpoint, "recorded",
+        kv_cache_block_size=block, runtime_config=ranks,
+    )  # fmt: skip
+    config = dynamo.KvRouterConfig(**given, router_queue_threshold=None)
+    router = dynamo.KvRouter(endpoint, block, config)
+    events: list[list[Any]] = []
+    began = time.monotonic()
+    for kind, prompt, *_ in case["events"]:
+        if kind == "send":
+            tokens = [ord(character) for character in prompts[prompt]]
+            ms = round((time.monotonic() - began) * 1000, 3)
+            _, rank, known = await router.best_worker(tokens, request_id=str(prompt), update_indexer=True)
+            events.append(["send", prompt, rank, known, ms])
+        else:
+            await (router.mark_prefill_complete if kind == "first_token" else router.free)(str(prompt))
+            events.append([kind, prompt])
+        await asyncio.sleep(_SETTLE_S)
+    runtime.shutdown()
+    serving.cancel()
+    return case | {"router_version": version(), "events": events}
+
+
+async def _never_called(_request: Any, context: Any = None) -> Any:
+    """The workers' handler: they are only chosen."""
+    yield {"context": str(context)}

@@ -1,0 +1,163 @@
+"""Routers of platforms: their own exports have the simulated settings, others the nearest policy and say so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hisearch.export.engines.launch import ExportError
+from hisearch.export.expressible import narrowed
+from hisearch.export.platforms.dynamo import router_words
+from hisearch.export.platforms.llm_d import scheduler_values
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.errors import KeyedError
+from hisearch.specs.studies.search_space import RoutingSpace
+from tests.export import forms
+from tests.export.command_lines import parse
+from tests.export.conftest import export_all
+from tests.search.fakes import make_problem
+
+
+def spec(**router: Any) -> RouterSpec:
+    return RouterSpec.model_validate(router)
+
+
+def picker_config(router: RouterSpec) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The scheduler's configuration, and the other values of its chart."""
+    values = scheduler_values(router)["inferenceExtension"]
+    config = yaml.safe_load(values["pluginsCustomConfig"][values["pluginsConfigFile"]])
+    forms.check(config, forms.ENDPOINT_PICKER)
+    return config, values
+
+
+def test_dynamo_s_frontend_has_the_simulated_cost() -> None:
+    by_events = parse("dynamo-frontend", router_words(spec(policy="dynamo_kv", overlap_weight=2.5)))
+    assert by_events == {
+        "--router-mode": ["kv"],
+        "--router-kv-overlap-score-weight": ["2.5"],
+        "--router-temperature": ["0"],
+        "--router-kv-events": [],
+    }
+    router = spec(policy="dynamo_kv", block_tracking="approximate", router_ttl_s=60.0, router_temperature=0.25)
+    approximate = parse("dynamo-frontend", router_words(router))
+    assert approximate["--router-ttl-secs"] == ["60"]
+    assert approximate["--router-temperature"] == ["0.25"]
+    assert "--no-router-kv-events" in approximate
+
+
+@pytest.mark.parametrize("policy", ["random", "round_robin", "power_of_two", "cache_aware"])
+def test_dynamo_s_frontend_takes_the_other_policies(policy: str) -> None:
+    assert parse("dynamo-frontend", router_words(spec(policy=policy)))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_workers_tell_dynamo_s_router_of_their_blocks(
+    engine: str, build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path
+) -> None:
+    told = {}
+    for tracking in ("events", "approximate"):
+        router = {"policy": "dynamo_kv", "block_tracking": tracking}
+        deployment = build_deployment(engine={"name": engine}, router=router)
+        export_all(deployment, build_model(), build_accelerator(), tmp_path / tracking)
+        graph = list(yaml.safe_load_all((tmp_path / tracking / "dynamo/graph.yaml").read_text()))[-1]
+        forms.check(graph, forms.DYNAMO)
+        args = graph["spec"]["services"]["Worker"]["extraPodSpec"]["mainContainer"]["args"]
+        told[tracking] = [word for word in args if "kv-events-config" in word or "publish-events" in word]
+        if engine != "trtllm" and tracking == "events":
+            assert json.loads(args[args.index("--kv-events-config") + 1])["publisher"] == "zmq"
+    assert len(told["events"]) == 1
+    assert told["approximate"] == []
+
+
+def test_llm_d_s_scheduler_has_the_simulated_scores() -> None:
+    config, values = picker_config(spec(policy="endpoint_picker", prefix_weight=4.0))
+    (profile,) = config["schedulingProfiles"]
+    assert profile["plugins"] == [
+        {"pluginRef": "queue-scorer", "weight": 2.0},
+        {"pluginRef": "kv-cache-utilization-scorer", "weight": 2.0},
+        {"pluginRef": "prefix-cache-scorer", "weight": 4.0},
+        {"pluginRef": "max-score-picker"},
+    ]
+    assert [plugin["type"] for plugin in config["plugins"]] == [plugin["pluginRef"] for plugin in profile["plugins"]]
+    assert config["plugins"][2]["parameters"] == {"autoTune": True, "maxPrefixBlocksToMatch": 256}
+    assert values["flags"] == {"refresh-metrics-interval": "50ms"}
+
+
+def test_llm_d_s_scheduler_has_all_that_is_not_usual() -> None:
+    config, _ = picker_config(
+        spec(
+            policy="endpoint_picker", queue_weight=0.0, running_weight=1.0, active_requests_weight=2.0,
+            no_hit_weight=0.5, picker="weighted_random", block_tokens=64, lru_capacity_blocks=1000,
+        )
+    )  # fmt: skip
+    assert [plugin["type"] for plugin in config["plugins"]] == [
+        "kv-cache-utilization-scorer", "prefix-cache-scorer", "running-requests-size-scorer", "active-request-scorer",
+        "no-hit-lru-scorer", "weighted-random-picker",
+    ]  # fmt: skip
+    assert config["plugins"][1]["parameters"] == {
+        "autoTune": False, "maxPrefixBlocksToMatch": 256, "blockSizeTokens": 64, "lruCapacityPerServer": 1000,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["dynamo_kv", "endpoint_picker"])
+def test_other_exports_get_the_nearest_policy_and_say_so(
+    policy: str, build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path
+) -> None:
+    export_all(build_deployment(router={"policy": policy}), build_model(), build_accelerator(), tmp_path)
+    assert "--policy cache_aware" in (tmp_path / "sglang/run.sh").read_text()
+    assert f"has no {policy}: it was given cache_aware" in (tmp_path / "README.md").read_text()
+    assert (tmp_path / "llm-d/scheduler-values.yaml").exists() == (policy == "endpoint_picker")
+    assert (tmp_path / "dynamo").exists() == (policy == "dynamo_kv")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_production_stack_s_router_is_in_front(
+    engine: str, build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path
+) -> None:
+    deployment = build_deployment(engine={"name": engine}, router={"policy": "prefix_aware"})
+    export_all(deployment, build_model(), build_accelerator(), tmp_path)
+    (router,) = (
+        container
+        for manifest in yaml.safe_load_all((tmp_path / "kubernetes/manifests.yaml").read_text())
+        if manifest["kind"] == "Deployment"
+        for container in manifest["spec"]["template"]["spec"]["containers"]
+        if container["name"] == "router"
+    )
+    assert (router["image"], router["command"]) == ("lmcache/lmstack-router:latest", ["vllm-router"])
+    found = parse("production-stack", router["args"])
+    assert (found["--service-discovery"], found["--routing-logic"]) == (["k8s"], ["prefixaware"])
+    assert found["--k8s-port"] == found["--port"]
+
+    service = yaml.safe_load((tmp_path / "compose/compose.yaml").read_text())["services"]["router"]
+    assert service["entrypoint"] == ["vllm-router"]
+    told = parse("production-stack", service["command"])
+    (urls,), (models,) = told["--static-backends"], told["--static-models"]
+    assert len(urls.split(",")) == len(models.split(",")) == deployment.pool.replicas > 1
+    assert models.startswith("${MODEL:-")
+
+    script = (tmp_path / engine / "run.sh").read_text()
+    assert "vllm-router" in script
+    assert ",".join(["$MODEL"] * deployment.pool.replicas) in script
+    assert not (tmp_path / "dynamo").exists()
+    assert "behind production-stack's router 0.1.11 with `prefix_aware`" in (tmp_path / "README.md").read_text()
+
+
+def test_production_stack_s_router_has_one_size_of_chunks(
+    build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path
+) -> None:
+    deployment = build_deployment(router={"policy": "prefix_aware", "chunk_characters": 64})
+    with pytest.raises(ExportError, match="no flag for chunk_characters: 64"):
+        export_all(deployment, build_model(), build_accelerator(), tmp_path)
+
+
+def test_an_exportable_space_keeps_them() -> None:
+    space = make_problem().space
+    routing = RoutingSpace(policies=["kv_aware", "dynamo_kv", "endpoint_picker", "prefix_aware", "prefix_cache"])
+    kept = narrowed(space.model_copy(update={"routing": routing})).routing.policies
+    assert kept == ["dynamo_kv", "endpoint_picker", "prefix_aware"]
+    with pytest.raises(KeyedError, match="no router that is exported has kv_aware"):
+        narrowed(space.model_copy(update={"routing": RoutingSpace(policies=["kv_aware"])}))

@@ -1,0 +1,94 @@
+"""Routers of platforms by themselves: on random scripts of events they choose as their slow references do."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.base.policies import ROUTERS
+from hisearch.simulate.lone_router import LoneRouter
+from hisearch.specs.deployments.routing import RouterSpec
+from tests.kernels.systems import compiled, examples, routers
+from tests.reference.block_routers import Metrics
+from tests.reference.cluster import tree_path
+from tests.reference.random_traces import TraceShape, random_trace
+from tests.reference.router import Router, RouterConfig
+
+#: They keep state of their own and need no worker: what they are told comes from the script.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "dynamo_kv": {"block_tracking": "approximate"},
+    "endpoint_picker": {"metrics_refresh_s": 1.0},
+    "prefix_aware": {},
+    "prefix_cache": {},
+}
+SCRIPTS = 1000 if "HISEARCH_FULL" in os.environ else 100
+SHAPE = TraceShape(requests=60, prompt_tokens=60, shared_prefixes=3, fork=0.3, repeat=0.3)
+
+
+def _specs(policy: str) -> st.SearchStrategy[RouterSpec]:
+    names = [parameter.name for parameter in ROUTERS[policy].parameters if parameter.name not in SETTINGS[policy]]
+    return routers().map(
+        lambda drawn: RouterSpec.model_validate(
+            {"policy": policy} | {name: getattr(drawn, name) for name in names} | SETTINGS[policy]
+        )
+    )
+
+
+def _play(spec: RouterSpec, workers: int, seed: int) -> int:
+    """Send all requests of a trace between other events; returns how many choices were compared."""
+    script = np.random.default_rng(seed)
+    trace = compiled(random_trace(seed % 1000, SHAPE)).arrays
+    lone = LoneRouter(spec, trace, workers, seed=seed)
+    parameters = {name: getattr(spec, name) for name in ROUTERS.parameters()}
+    slow = Router(
+        RouterConfig(spec.policy, seed, **parameters), workers, page_tokens=16,
+        longest_prompt=int(trace.input_tokens.max()),
+    )  # fmt: skip
+    sent: dict[int, int] = {}
+    waiting: list[int] = []
+    now = 0.0
+    for request in script.permutation(len(trace.arrival_s)).tolist():
+        now += float(script.exponential(0.2))
+        for other in list(sent):
+            if other in waiting and script.random() < 0.3:
+                waiting.remove(other)
+                if spec.policy == "dynamo_kv":
+                    lone.first_token(other, sent[other])
+                slow.first_token(other)
+            elif script.random() < 0.15:
+                lone.finish(other, sent[other])
+                slow.finished(other)
+                waiting = [one for one in waiting if one != other]
+                del sent[other]
+        for worker in range(workers):
+            if script.random() < 0.3:
+                told = Metrics(int(script.integers(4)), int(script.integers(6)), float(script.integers(9)) / 8)
+                lone.tell(worker, told.waiting, told.running, told.usage)
+                slow.picker.metrics[worker] = told
+        path = tree_path(trace, int(trace.prompt_node[request]))
+        expected = slow.dispatch(request, path, now, int(trace.session[request]))
+        chosen, _ = lone.choose(request, now)
+        assert chosen == expected, f"request {request} at {now}"
+        lone.send(request, chosen)
+        sent[request] = chosen
+        waiting.append(request)
+    return len(trace.arrival_s)
+
+
+@pytest.mark.parametrize("policy", SETTINGS)
+def test_choices_equal_those_of_the_slow_reference(policy: str) -> None:
+    compared = 0
+
+    @examples(SCRIPTS, always=True)
+    @given(spec=_specs(policy), workers=st.integers(2, 6), seed=st.integers(0, 2**31))
+    def check(spec: RouterSpec, workers: int, seed: int) -> None:
+        nonlocal compared
+        compared += _play(spec, workers, seed)
+
+    check()
+    assert compared > 100
