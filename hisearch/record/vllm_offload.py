@@ -10,6 +10,7 @@ in a set, whose order changes from run to run.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable
 from typing import Any
 
@@ -33,9 +34,7 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
 
 def has_new_worker() -> bool:
     """Whether this vLLM's connector has the worker of vLLM 0.33, which submits stores and loads by name."""
-    from vllm.v1.kv_offload import base
-
-    return hasattr(base, "OffloadingWorker")
+    return importlib.util.find_spec("vllm.v1.kv_offload.cpu.gpu_worker") is not None
 
 
 def connector_config(offload: dict[str, Any], block_tokens: int, page_bytes: int) -> dict[str, Any]:

@@ -13,7 +13,8 @@ Admission
 
 Stores
 - Each request of the step offers its new blocks, in the order of the batch. They are whole blocks among the tokens of
-  its prompt that are computed by the end of the step, from the first that was not offered or loaded; device hits too.
+  its prompt that are computed by the end of the step, from the first that was not offered or loaded since its last
+  look-up; device hits too.
   Without space they are offered again with its next step. Requests that finished since the last pass offer what is left
   of their prompts. [conn scheduler.py: _build_store_jobs]
 - What a request stores in a step is one transfer. The next pass begins it once the steps launched by then have ended,
@@ -151,9 +152,8 @@ class ChunkOffloadWorker(VllmWorker):
         self._prepared = new
         self.launch_s = self.held_s = max([now, *(transfer.end_s for transfer in flushed + flushed_new)])
         step = self._launch(now) if self._shares else None
-        for live in list(self._prefilling):
-            if live in self._shares and live.computed >= live.known + live.in_flight:
-                self._prefilling.discard(live)
+        if step is not None:
+            self._prefilling -= set(self.outstanding[-1].sampled)
         for transfer in self._new_loads:
             transfer.end_s = self.to_device.send(max(self.launch_s, self.device_free_s), transfer.tokens)
         self._loads += self._new_loads
@@ -237,7 +237,7 @@ class ChunkOffloadWorker(VllmWorker):
         hits: list[int] = []
         if not offload.loaded:
             hits = self._lookup(live)
-            offload.blocks = []
+            offload.blocks, offload.offered = [], 0
             host_tokens = None if offload.stores else self._find(live, len(hits) * self.config.block_size)
             if host_tokens is None:
                 return True, False
