@@ -74,10 +74,64 @@ def push_empty_first(sim, v, pages):
     store = sim.trees[v]
     store.free_pages += pages
     head = store.head
-    if head >= 0 and sim.nodes[head].trace_node == 0:
+    if head >= 0 and sim.nodes[head].trace_node == 0 and sim.nodes[head].hits == 0:
         sim.nodes[head].end += pages * sim.config.page_tokens
         return
     link_after(sim, v, _empty_run(sim, pages), -1)
+
+
+@kernel
+def push_fenced_first(sim, v, pages, code):
+    """``push_empty_first`` of pages that a copy still reads (see ``touch``)."""
+    sim.trees[v].free_pages += pages
+    d = _empty_run(sim, pages)
+    sim.nodes[d].hits = code
+    link_after(sim, v, d, -1)
+
+
+@kernel
+def touch(sim, v, d):
+    """Pages of ``d`` are given away, or hit. Note the copy to host memory that may still read them, if there is one.
+
+    ``NODE.hits`` has the serial of a transfer of vLLM's offloading connector. Negative: 1 + a request, complemented,
+    that has finished and offers the rest of its prompt.
+    """
+    code = sim.nodes[d].hits
+    if code > 0:
+        sim.trees[v].serial = max(sim.trees[v].serial, code)
+    elif code < 0:
+        sim.offloaded[-code - 1].awaited = 1
+    sim.nodes[d].hits = 0
+
+
+@kernel
+def touch_path(sim, v, d, redirect):
+    """``touch`` all pages on the held path to ``d``."""
+    while d >= sim.trees.shape[0]:
+        if redirect >= 0 and sim.nodes[redirect].end == sim.nodes[d].end:
+            d = sim.nodes[redirect].parent
+            redirect = sim.nodes[redirect].next
+        touch(sim, v, d)
+        d = sim.nodes[d].parent
+
+
+@kernel
+def fence(sim, v, d, redirect, begin, end, code):
+    """Note with the pages in (begin, end] on the held path to ``d`` that a copy reads them (see ``touch``)."""
+    nodes = sim.nodes
+    while d >= sim.trees.shape[0]:
+        if redirect >= 0 and nodes[redirect].end == nodes[d].end:
+            d = nodes[redirect].parent
+            redirect = nodes[redirect].next
+        if nodes[d].end <= begin:
+            return
+        if nodes[d].begin < end:
+            if nodes[d].end > end:
+                d = split(sim, v, d, end)
+            if nodes[d].begin < begin:
+                split(sim, v, d, begin)
+            nodes[d].hits = code
+        d = nodes[d].parent
 
 
 @kernel
@@ -109,6 +163,8 @@ def take_from(sim, v, q, pages):
             sim.counters[la.FAULT] = la.OUT_OF_MEMORY
             return
         node = sim.nodes[d]
+        if node.hits != 0:
+            touch(sim, v, d)
         node_pages = run_pages(sim, d)
         taken = min(node_pages, pages)
         pages -= taken
@@ -135,6 +191,7 @@ def take_from(sim, v, q, pages):
 def _split_copy(sim, v, d, at):
     u = tree.split(sim, v, d, at)
     sim.nodes[u].lock = sim.nodes[d].lock
+    sim.nodes[u].hits = sim.nodes[d].hits
     queued = sim.nodes[d].queued
     if queued > 0:
         link_after(sim, v if queued == la.FREE else sim.config.workers + v, u, d)
@@ -188,6 +245,8 @@ def queued_pages(sim, v, d, tokens):
 def lock_node(sim, v, d):
     """Lock node ``d`` of HBM for one more path."""
     node = sim.nodes[d]
+    if node.hits != 0:
+        touch(sim, v, d)
     node.lock += 1
     if node.lock == 1:
         unlink(sim, v, d)
@@ -251,7 +310,7 @@ def grow(sim, v, d, trace_node, begin, end):
     Returns the node that is held now.
     """
     node = sim.nodes[d]
-    alone = node.lock == 1 and node.children == 0 and node.first < 0
+    alone = node.lock == 1 and node.children == 0 and node.first < 0 and node.hits == 0
     if d >= sim.trees.shape[0] and alone and node.end == begin:
         tree.extend(sim, v, d, trace_node, end)
         return d
