@@ -192,10 +192,10 @@ class _Run:
         self.first_token_s: dict[str, float] = {}
 
     def run(self) -> None:
-        """Passes until every request has finished."""
+        """Passes until every request has finished, and its copies have ended where the engine waits for them."""
         depth = 2 if self.asynchronous else 1
         idle, finished, steps = 0, 0, 0
-        while len(self.finish_s) < len(self.rows):
+        while len(self.finish_s) < len(self.rows) or self._copies():
             if len(self.finish_s) > finished:
                 finished, steps = len(self.finish_s), len(self.steps)
             if len(self.steps) > steps + STALLED_STEPS:
@@ -215,12 +215,15 @@ class _Run:
                 raise RuntimeError(f"no batch can be formed at {self.clock} s, and no request is to come")
             self.clock, idle = max(self.clock, event_s), 0
 
+    def _copies(self) -> bool:
+        """Whether the engine passes on for copies alone."""
+        return self.worker is not None and self.worker.has_new and bool(self.scheduler.has_requests())
+
     def _next_event_s(self) -> float | None:
         """When the next request arrives or the next copy ends."""
         events = [self.waiting[0]["arrival_s"]] if self.waiting else []
-        if self.worker is not None and (end_s := self.worker.next_end_s()) is not None:
-            events.append(end_s)
-        return min(events, default=None)
+        events += [] if self.worker is None else self.worker.ends_s()
+        return min((event_s for event_s in events if event_s > self.clock), default=None)
 
     def _pass(self) -> None:
         """Form a batch, if there is one, and queue it on the device."""

@@ -140,9 +140,9 @@ class Worker:
             ended["kv_connector_worker_meta"] = self.side.build_connector_worker_meta()
         return KVConnectorOutput(**ended)
 
-    def next_end_s(self) -> float | None:
-        """When the next copy ends; None where none is under way."""
-        return min((end for stream in (self.to_host, self.to_device) for _, end in stream.jobs), default=None)
+    def ends_s(self) -> list[float]:
+        """When the copies end of which the engine does not know yet."""
+        return [end_s for stream in (self.to_host, self.to_device) for _, end_s in stream.jobs]
 
 
 class _Stream:

@@ -154,6 +154,7 @@ CONNECTOR = np.dtype(
         ("skipped", "i4"),
         ("first_admitted", "i4"),  # of this pass, or -1
         ("lagging", "i4"),  # 1 where blocks did not fit into the store in this pass
+        ("held_s", "f8"),  # by chunk: until when the newest pass holds the scheduler
         ("serial", "i8"),  # by chunk: transfers so far
         ("empty_noted", "i4"),  # by chunk: 1 where a pass without a batch has notes that are not acted on yet
         ("network", "i4"),  # LMCache: link out of its node; the next one is the link into it

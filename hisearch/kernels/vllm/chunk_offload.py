@@ -241,7 +241,6 @@ def release_finished(sim, w):
     while r >= 0:
         if sim.requests[r].state != la.DRAINED:
             if sim.config.prefix_caching:
-                memory.publish(sim, w, r, memory.final_tokens(sim, r))
                 if _is_read(sim, r):
                     _fence(sim, w, r)
                 memory.release_finished(sim, w, r)
@@ -405,6 +404,7 @@ def reset(sim, w):
     connector.skipped_head = -1
     connector.skipped_tail = -1
     connector.empty_noted = 0
+    connector.held_s = 0.0
     for row in range(ROWS * w, ROWS * w + ROWS):
         sim.notes[row].stored_head = -1
         sim.notes[row].loaded_head = -1

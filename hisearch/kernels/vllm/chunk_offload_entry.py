@@ -247,6 +247,7 @@ def _held_s(sim, now, ready_s):
 @kernel
 def _hold(sim, w, until_s):
     """Let the next pass, or the results that the scheduler takes in next, wait until ``until_s``."""
+    sim.connectors[w].held_s = until_s
     if sim.workers[w].event_s < until_s:
         heaps.event_set(sim, w, until_s)
 
@@ -265,6 +266,7 @@ def complete(sim, w, now):
         if request.state == la.DRAINED:
             lists.stop_waiting(sim, w, r)
         else:
+            memory.publish(sim, w, r, memory.final_tokens(sim, r))
             lists.stop_running(sim, w, r)
             worker.draining -= 1
         lists.note_finished(sim, w, r, now)
@@ -287,7 +289,7 @@ def receive(sim, w, r, now):
     chunk_offload.receive(sim, r)
     if worker.phase == la.IDLE or (worker.phase == la.FORMING and worker.event_s > now):
         worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+        heaps.event_set(sim, w, max(now, sim.connectors[w].held_s))
     elif worker.phase == la.FAST_FORWARDING and worker.waiting_head == r and worker.running < sim.config.max_running:
         device.cut_fast_forward(sim, w, now)
 
