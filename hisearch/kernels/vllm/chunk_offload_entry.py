@@ -185,14 +185,24 @@ def _go_idle(sim, w, now, preempted):
 
 @kernel
 def _fast_forward_limit(sim, w, preempted):
-    """Steps as for ``vllm.fast_forward_limit``, in which also nothing is transferred."""
+    """Steps as for ``vllm.fast_forward_limit``, in which also nothing is transferred.
+
+    A page taken may be one that the first waiting request hits, so that it would load it instead.
+    """
     worker = sim.workers[w]
     if worker.deferred_head >= 0 or not chunk_offload.quiet(sim, w):
         return 1
     looks = worker.running < sim.config.max_running and worker.waiting + sim.connectors[w].skipped > 0
     if looks and (sim.connectors[w].skipped > 0 or sim.offloading.workers_per_store > 1):
         return 1
-    return vllm.fast_forward_limit(sim, w, preempted)
+    limit = vllm.fast_forward_limit(sim, w, preempted)
+    if not looks:
+        return limit
+    ahead = 0 if sim.config.overlap else 1
+    steps = 1
+    while steps < limit and lists.pages_needed(sim, w, steps + ahead) == 0:
+        steps += 1
+    return steps
 
 
 @kernel
