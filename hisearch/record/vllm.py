@@ -211,9 +211,10 @@ class _Run:
             idle = 0 if executing else idle + 1
             if executing or (idle < IDLE_PASSES and self.scheduler.has_requests()):
                 continue  # The engine passes again at once: what a pass preempted, the next may admit.
-            if (event_s := self._next_event_s()) is None:
+            if (event_s := self._next_event_s()) is not None:
+                self.clock, idle = event_s, 0
+            elif len(self.finish_s) < len(self.rows):
                 raise RuntimeError(f"no batch can be formed at {self.clock} s, and no request is to come")
-            self.clock, idle = max(self.clock, event_s), 0
 
     def _copies(self) -> bool:
         """Whether the engine passes on for copies alone."""

@@ -141,6 +141,8 @@ def end_wait(sim, w, r):
     """Publish the loaded pages of ``r``; if all its tokens are cached, the last one is computed again."""
     request = sim.requests[r]
     sim.offloaded[r].loading = tl.LOADED
+    if sim.config.prefix_caching and sim.config.shared_outputs:
+        memory.reveal(sim, w, lists.path_end(sim, r))
     memory.publish(sim, w, r, request.computed)
     request.computed = min(request.computed, sim.trace.input_tokens[r] + request.generated - 1)
 
