@@ -215,6 +215,8 @@ class _Run:
                 self.clock, idle = event_s, 0
             elif len(self.finish_s) < len(self.rows):
                 raise RuntimeError(f"no batch can be formed at {self.clock} s, and no request is to come")
+            else:
+                return
 
     def _copies(self) -> bool:
         """Whether the engine passes on for copies alone."""
