@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import copies, tree
+from hisearch.kernels.cache import host_runs as runs
 from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.layout import sim as la
 
@@ -81,57 +82,70 @@ def push_empty_first(sim, v, pages):
 
 
 @kernel
-def push_fenced_first(sim, v, pages, code):
-    """``push_empty_first`` of pages that a copy still reads (see ``touch``)."""
+def push_read_first(sim, v, pages, trace_node, begin):
+    """``push_empty_first`` of pages that a copy may still read: those behind ``begin`` tokens of a path."""
     sim.trees[v].free_pages += pages
     d = _empty_run(sim, pages)
-    sim.nodes[d].hits = code
+    node = sim.nodes[d]
+    node.hits = 1
+    node.tick = trace_node
+    node.serial = begin
     link_after(sim, v, d, -1)
 
 
 @kernel
-def touch(sim, v, d):
-    """Pages of ``d`` are given away, or hit. Note the copy to host memory that may still read them, if there is one.
-
-    ``NODE.hits`` has the serial of a transfer of vLLM's offloading connector. Negative: 1 + a request, complemented,
-    that has finished and offers the rest of its prompt.
-    """
-    code = sim.nodes[d].hits
-    if code > 0:
-        sim.trees[v].serial = max(sim.trees[v].serial, code)
-    elif code < 0:
-        sim.offloaded[-code - 1].awaited = 1
-    sim.nodes[d].hits = 0
-
-
-@kernel
-def touch_path(sim, v, d, redirect):
-    """``touch`` all pages on the held path to ``d``."""
+def mark_read(sim, v, d, redirect):
+    """Mark the pages on the held path to ``d``: copies to host memory may read them when nobody holds them any more."""
     while d >= sim.trees.shape[0]:
         if redirect >= 0 and sim.nodes[redirect].end == sim.nodes[d].end:
             d = sim.nodes[redirect].parent
             redirect = sim.nodes[redirect].next
-        touch(sim, v, d)
+        sim.nodes[d].hits = 1
         d = sim.nodes[d].parent
 
 
 @kernel
-def fence(sim, v, d, redirect, begin, end, code):
-    """Note with the pages in (begin, end] on the held path to ``d`` that a copy reads them (see ``touch``)."""
-    nodes = sim.nodes
+def touch(sim, v, d, begin):
+    """Note that the marked pages of ``d`` behind ``begin`` are given away, or hit: a record in ``TREE.gone_head``."""
+    if not runs.enough(sim, 1):
+        return
+    node = sim.nodes[d]
+    u = runs.acquire(sim)
+    touched = sim.runs[u]
+    touched.begin = begin
+    touched.end = node.end
+    touched.trace_node = node.trace_node
+    if node.trace_node == 0:
+        touched.begin = node.serial
+        touched.end = node.serial + node.end
+        touched.trace_node = node.tick
+    touched.next = sim.trees[v].gone_head
+    sim.trees[v].gone_head = u
+    if begin <= node.begin:
+        node.hits = 0
+
+
+@kernel
+def touch_path(sim, v, d, redirect):
+    """``touch`` all marked pages on the held path to ``d``."""
     while d >= sim.trees.shape[0]:
-        if redirect >= 0 and nodes[redirect].end == nodes[d].end:
-            d = nodes[redirect].parent
-            redirect = nodes[redirect].next
-        if nodes[d].end <= begin:
-            return
-        if nodes[d].begin < end:
-            if nodes[d].end > end:
-                d = split(sim, v, d, end)
-            if nodes[d].begin < begin:
-                split(sim, v, d, begin)
-            nodes[d].hits = code
-        d = nodes[d].parent
+        if redirect >= 0 and sim.nodes[redirect].end == sim.nodes[d].end:
+            d = sim.nodes[redirect].parent
+            redirect = sim.nodes[redirect].next
+        if sim.nodes[d].hits != 0:
+            touch(sim, v, d, sim.nodes[d].begin)
+        d = sim.nodes[d].parent
+
+
+@kernel
+def forget_touched(sim, v):
+    """Give back the records of ``touch``."""
+    u = sim.trees[v].gone_head
+    sim.trees[v].gone_head = -1
+    while u >= 0:
+        after = sim.runs[u].next
+        runs.release(sim, u)
+        u = after
 
 
 @kernel
@@ -163,11 +177,11 @@ def take_from(sim, v, q, pages):
             sim.counters[la.FAULT] = la.OUT_OF_MEMORY
             return
         node = sim.nodes[d]
-        if node.hits != 0:
-            touch(sim, v, d)
         node_pages = run_pages(sim, d)
         taken = min(node_pages, pages)
         pages -= taken
+        if node.hits != 0:
+            touch(sim, v, d, 0 if node.trace_node == 0 else node.end - taken * sim.config.page_tokens)
         if node.trace_node == 0:
             node.end -= taken * sim.config.page_tokens
             if taken == node_pages:
@@ -246,7 +260,7 @@ def lock_node(sim, v, d):
     """Lock node ``d`` of HBM for one more path."""
     node = sim.nodes[d]
     if node.hits != 0:
-        touch(sim, v, d)
+        touch(sim, v, d, node.begin)
     node.lock += 1
     if node.lock == 1:
         unlink(sim, v, d)
@@ -310,7 +324,7 @@ def grow(sim, v, d, trace_node, begin, end):
     Returns the node that is held now.
     """
     node = sim.nodes[d]
-    alone = node.lock == 1 and node.children == 0 and node.first < 0 and node.hits == 0
+    alone = node.lock == 1 and node.children == 0 and node.first < 0
     if d >= sim.trees.shape[0] and alone and node.end == begin:
         tree.extend(sim, v, d, trace_node, end)
         return d
@@ -382,4 +396,5 @@ def reset(sim, v, pages):
     cache.head = -1
     cache.tail = -1
     cache.copies = 0
+    cache.gone_head = -1
     push_empty(sim, v, pages)

@@ -155,7 +155,6 @@ CONNECTOR = np.dtype(
         ("first_admitted", "i4"),  # of this pass, or -1
         ("lagging", "i4"),  # 1 where blocks did not fit into the store in this pass
         ("held_s", "f8"),  # by chunk: until when the newest pass holds the scheduler
-        ("serial", "i8"),  # by chunk: transfers so far
         ("empty_noted", "i4"),  # by chunk: 1 where a pass without a batch has notes that are not acted on yet
         ("network", "i4"),  # LMCache: link out of its node; the next one is the link into it
     ],
@@ -173,7 +172,6 @@ TRANSFER = np.dtype(
         ("tokens", "i8"),
         ("begin", "i8"),  # by chunk: the request's blocks among which it copies some
         ("end", "i8"),
-        ("serial", "i8"),  # by chunk: of the worker's transfers
         ("request", "i4"),
         ("next", "i4"),
     ],

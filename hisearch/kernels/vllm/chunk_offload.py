@@ -4,8 +4,8 @@ Rules and sources: ``tests.reference.vllm_offload_chunks``. A transfer to the ho
 the next. A load begins behind the step of its pass. Ended transfers are polled when a step is launched and noted when
 that step's results are taken in; a pass without a batch takes its turn between two steps.
 
-A finished request frees its pages, which its transfers may still read (``queue.fence``). The step of a pass that gives
-such a page away, or hits it, waits for the transfer.
+A finished request frees its pages, which its transfers may still read (``queue.mark_read``). The step of a pass that
+gives such a page away, or hits it, waits for the transfer.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ def receive(sim, r):
     offloaded.dealt_with = 0
     offloaded.transfers = 0
     offloaded.loading = tl.NOT_LOADING
-    offloaded.awaited = 0
-    offloaded.storing = 0
     offloaded.place = -1
     offloaded.uses_head = -1
     offloaded.uses_tail = -1
@@ -112,14 +110,11 @@ def store(sim, w, r, tokens):
         if stored_blocks < 0:
             sim.connectors[w].lagging = 1
         return -1
-    connector = sim.connectors[w]
-    connector.serial += 1
     transfer = sim.transfers[t]
     transfer.tokens = stored_blocks * size
     transfer.request = r
     transfer.begin = first
     transfer.end = count
-    transfer.serial = connector.serial
     transfer.next = -1
     offloaded.transfers += 1
     return t
@@ -172,55 +167,51 @@ def append_prepared(sim, w):
 
 
 @kernel
-def _reader(sim, w, r, k):
-    """What will read, or reads, the device's copy of ``r``'s block ``k``, as ``queue.touch`` wants it; 0: nothing."""
-    offloaded = sim.offloaded[r]
-    if k >= offloaded.dealt_with:
-        return -1 - r
-    key = block_table.key_at(sim, lists.path_end(sim, r), k)
-    t = sim.connectors[w].transfers_head if offloaded.transfers > 0 else -1
-    while t >= 0:
-        transfer = sim.transfers[t]
-        if transfer.request == r and transfer.begin <= k < transfer.end:
-            if chunk_store.is_copied_by(sim, offload.store_of(sim, w), key, t):
-                return transfer.serial
-        t = transfer.next
-    return 0
+def _at(sim, s, tokens):
+    """The trace node in which the path to ``s`` has its token ``tokens``."""
+    while sim.trace.start_tokens[s] >= tokens:
+        s = sim.trace.parent[s]
+    return s
 
 
 @kernel
-def _fence(sim, w, r):
-    """Note with the pages of the finished ``r`` which transfers read them."""
+def _reads(sim, w, t, u):
+    """Whether transfer ``t`` reads any of the pages that record ``u`` of ``queue.touch`` names."""
     size = sim.offloading.block_tokens
-    count = sim.trace.input_tokens[r] // size
-    request = sim.requests[r]
-    begin = 0
-    while begin < count:
-        code = _reader(sim, w, r, begin)
-        end = begin + 1
-        while end < count and _reader(sim, w, r, end) == code:
-            end += 1
-        if code != 0:
-            cache_id = sim.workers[w].cache_id
-            queue.fence(sim, cache_id, request.node, request.redirect, begin * size, end * size, code)
-        begin = end
+    transfer = sim.transfers[t]
+    touched = sim.runs[u]
+    path = lists.path_end(sim, transfer.request)
+    for k in range(max(transfer.begin, touched.begin // size), min(transfer.end, (touched.end + size - 1) // size)):
+        tokens = min(touched.end, (k + 1) * size)
+        if _at(sim, path, tokens) == _at(sim, touched.trace_node, tokens):
+            key = block_table.key_at(sim, path, k)
+            if chunk_store.is_copied_by(sim, offload.store_of(sim, w), key, t):
+                return True
+    return False
+
+
+@kernel
+def _reads_touched(sim, w, t):
+    """Whether transfer ``t`` reads pages that this pass gave away or hit."""
+    u = sim.trees[sim.workers[w].cache_id].gone_head
+    while u >= 0:
+        if _reads(sim, w, t, u):
+            return True
+        u = sim.runs[u].next
+    return False
 
 
 @kernel
 def _release_unhashed(sim, w, r):
-    """Free the pages of the finished ``r``, which no look-up finds; those that transfers read are kept apart."""
+    """Free the pages of the finished ``r``, which no look-up finds; those of its prompt's blocks are marked."""
     size = sim.offloading.block_tokens
     request = sim.requests[r]
     cache_id = sim.workers[w].cache_id
-    count = sim.trace.input_tokens[r] // size
+    blocks = sim.trace.input_tokens[r] // size
     pages = size // sim.config.page_tokens
-    for k in range(count):
-        code = _reader(sim, w, r, k)
-        if code == 0:
-            queue.push_empty_first(sim, cache_id, pages)
-        else:
-            queue.push_fenced_first(sim, cache_id, pages, code)
-    queue.push_empty_first(sim, cache_id, lists.pages(sim, request.computed) - count * pages)
+    for k in range(blocks):
+        queue.push_read_first(sim, cache_id, pages, lists.path_end(sim, r), k * size)
+    queue.push_empty_first(sim, cache_id, lists.pages(sim, request.computed) - blocks * pages)
     request.node = cache_id
     request.redirect = -1
     request.locked_tokens = 0
@@ -242,7 +233,7 @@ def release_finished(sim, w):
         if sim.requests[r].state != la.DRAINED:
             if sim.config.prefix_caching:
                 if _is_read(sim, r):
-                    _fence(sim, w, r)
+                    queue.mark_read(sim, sim.workers[w].cache_id, sim.requests[r].node, sim.requests[r].redirect)
                 memory.release_finished(sim, w, r)
             elif _is_read(sim, r) and not memory.defers(sim, w, r):
                 _release_unhashed(sim, w, r)
@@ -277,8 +268,7 @@ def offer_finished(sim, w, at_s):
     r = connector.finished_head
     while r >= 0:
         t = store(sim, w, r, sim.trace.input_tokens[r])
-        sim.offloaded[r].storing = 1 if t >= 0 else 0
-        if t >= 0 and sim.offloaded[r].awaited:
+        if t >= 0 and _reads_touched(sim, w, t):
             until_s = max(until_s, begin_now(sim, w, t, at_s))
         else:
             prepare(sim, w, t)
@@ -295,16 +285,12 @@ def offer_finished(sim, w, at_s):
 @kernel
 def flushed_s(sim, w):
     """When the transfers have ended that read pages which this pass gave away or hit, or that it preempted; or 0."""
-    cache = sim.trees[sim.workers[w].cache_id]
     until_s = 0.0
-    t = sim.connectors[w].transfers_head
+    t = sim.connectors[w].transfers_head if sim.trees[sim.workers[w].cache_id].gone_head >= 0 else -1
     while t >= 0:
         transfer = sim.transfers[t]
-        offloaded = sim.offloaded[transfer.request]
-        if transfer.serial == cache.serial:
+        if sim.requests[transfer.request].outcome != la.IN_FLIGHT and _reads_touched(sim, w, t):
             until_s = max(until_s, transfer.end_s)
-        elif offloaded.awaited and offloaded.storing:
-            until_s = max(until_s, offloaded.store_end_s)
         t = transfer.next
     r = sim.workers[w].lost_head
     while r >= 0:

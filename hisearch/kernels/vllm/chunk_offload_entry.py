@@ -213,7 +213,7 @@ def form(sim, w, now):
     at_s = max(now, worker.newest_end_s)
     offload.begin_prepared(sim, w, at_s)
     chunk_offload.release_finished(sim, w)
-    sim.trees[worker.cache_id].serial = 0
+    queue.forget_touched(sim, worker.cache_id)
     budget, preempted = vllm.begin_pass(sim, w)
     connector.first_admitted = -1
     if not preempted:
