@@ -10,7 +10,6 @@ in a set, whose order changes from run to run.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable
 from typing import Any
 
@@ -33,8 +32,10 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_new_worker() -> bool:
-    """Whether this vLLM's connector has the worker of vLLM 0.33, which submits stores and loads by name."""
-    return importlib.util.find_spec("vllm.v1.kv_offload.cpu.gpu_worker") is not None
+    """Whether this vLLM's connector has another worker than that of 0.19: it submits stores and loads by name."""
+    import vllm
+
+    return not str(vllm.__version__).startswith("0.19.")
 
 
 def connector_config(offload: dict[str, Any], block_tokens: int, page_bytes: int) -> dict[str, Any]:
@@ -73,15 +74,16 @@ class Worker:
         self.to_host = _Stream(self, offload["to_host"], block_tokens)
         self.to_device = _Stream(self, offload["to_device"], block_tokens)
         self.has_new = has_new_worker()
-        self.side = self._new_side(scheduler, finished) if self.has_new else self._old_side(scheduler)
-
-    def _old_side(self, scheduler: Any) -> Any:
         try:
-            from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
-            from vllm.v1.kv_offload.factory import OffloadingSpecFactory
-            from vllm.v1.kv_offload.mediums import CPULoadStoreSpec, GPULoadStoreSpec
+            self.side = self._new_side(scheduler, finished) if self.has_new else self._old_side(scheduler)
         except ImportError:
             raise CaseError("offload: this vLLM has another connector; those of 0.19 and 0.33 are recorded") from None
+
+    def _old_side(self, scheduler: Any) -> Any:
+        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
+        from vllm.v1.kv_offload.factory import OffloadingSpecFactory
+        from vllm.v1.kv_offload.mediums import CPULoadStoreSpec, GPULoadStoreSpec
+
         side = OffloadingConnectorWorker(
             OffloadingSpecFactory.create_spec(scheduler.vllm_config, scheduler.kv_cache_config)
         )

@@ -207,7 +207,9 @@ class System:
             return [None] * self.workers
         by_chunk = "offloads_by_chunk" in rules_of("vllm", self.engine.version)
         page = self.engine.page_size
-        shared = [ChunkStore(self.offload, page) if by_chunk else self.offload.new_store(page) for _ in range(self.workers)]
+        shared = [
+            ChunkStore(self.offload, page) if by_chunk else self.offload.new_store(page) for _ in range(self.workers)
+        ]
         return [shared[w // self.sharing] for w in range(self.workers)]
 
     def _reference_worker(self, stream: int, store: Any) -> Worker:

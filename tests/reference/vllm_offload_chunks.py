@@ -99,9 +99,7 @@ class ChunkOffloadWorker(VllmWorker):
         loaded_tokens: by request id, how many of its ``reused_tokens`` came from the host.
     """
 
-    def __init__(
-        self, config: VllmConfig, offload: OffloadConfig, cost: Cost, store: ChunkStore | None = None
-    ) -> None:
+    def __init__(self, config: VllmConfig, offload: OffloadConfig, cost: Cost, store: ChunkStore | None = None) -> None:
         super().__init__(config, cost)
         self.defers_frees = config.async_scheduling and "defers_frees" in config.rules
         self.block_tokens = offload.block_tokens(config.block_size)

@@ -66,7 +66,10 @@ TREE = np.dtype(
         ("line_places", "i4"),
         ("line_begin", "i4"),
         ("line_end", "i4"),
-        ("gone_head", "i4"),  # store: evicted pages that the store behind it gets, see moves; queue: see ``queue.touch``
+        (
+            "gone_head",
+            "i4",
+        ),  # store: evicted pages that the store behind it gets, see moves; queue: see ``queue.touch``
         ("gone_tail", "i4"),
         ("copies", "i4"),  # nodes beyond the first of each group of copies
     ],

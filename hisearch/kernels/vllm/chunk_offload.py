@@ -1,8 +1,8 @@
 """vLLM 0.33's offloading connector: a worker's transfers to host memory and back, and its state of each request.
 
-Rules and sources: ``tests.reference.vllm_offload_chunks``. A transfer to the host is *prepared* by one pass and begun by
-the next. A load begins behind the step of its pass. Ended transfers are polled when a step is launched and noted when
-that step's results are taken in; a pass without a batch takes its turn between two steps.
+Rules and sources: ``tests.reference.vllm_offload_chunks``. A transfer to the host is *prepared* by one pass, and begun
+by the next. A load begins behind the step of its pass. Ended transfers are polled when a step is launched, and noted
+when that step's results are taken in; a pass without a batch takes its turn between two steps.
 
 A finished request frees its pages, which its transfers may still read (``queue.mark_read``). The step of a pass that
 gives such a page away, or hits it, waits for the transfer.
@@ -16,7 +16,7 @@ from hisearch.kernels.cache import host_runs as runs
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import lists
-from hisearch.kernels.vllm import chunk_store, memory, offload
+from hisearch.kernels.vllm import chunk_store, chunk_uses, memory, offload
 
 #: Rows of ``Sim.notes`` for each worker; the last is that of passes without a batch.
 ROWS = 3
@@ -277,7 +277,7 @@ def offer_finished(sim, w, at_s):
     connector.finished_head = -1
     while r >= 0:
         after = sim.offloaded[r].next
-        chunk_store.finish(sim, offload.store_of(sim, w), r)
+        chunk_uses.finish(sim, offload.store_of(sim, w), r)
         r = after
     return until_s
 
@@ -354,12 +354,11 @@ def take_notes(sim, w, row):
 def quiet(sim, w):
     """Whether nothing is under way, prepared, polled or lagging."""
     connector = sim.connectors[w]
-    if connector.lagging or connector.transfers_head >= 0 or connector.loads_head >= 0 or connector.finished_head >= 0:
-        return False
+    busy = connector.lagging or connector.transfers_head >= 0 or connector.loads_head >= 0
+    busy |= connector.finished_head >= 0
     for row in range(ROWS * w, ROWS * w + ROWS):
-        if offload.has_notes(sim, row):
-            return False
-    return True
+        busy |= offload.has_notes(sim, row)
+    return not busy
 
 
 @kernel

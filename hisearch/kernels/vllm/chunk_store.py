@@ -1,8 +1,8 @@
 """vLLM 0.33's offloading manager: the blocks that host memory holds, their uses by requests, and their eviction.
 
 Rules and sources: ``tests.reference.vllm_offload_chunks_store``. Every block has a slot of block table v. Its ``users``
-are the loads that read it; ``PENDING`` marks one that is being copied. ``count`` is its rank: that of the request that
-stored or used it last; ``pins`` its number on that request's path.
+are the loads that read it; ``chunk_uses.PENDING`` marks one that is being copied. ``count`` is its rank: that of the
+request that stored or used it last; ``pins`` is its number on that request's path.
 
 Under lru a request's blocks are next to each other, behind a slot without a key, its *place*, and the last block first.
 With a store threshold, block table ``stores + v`` counts the offers of single blocks.
@@ -15,27 +15,9 @@ import numpy as np
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import block_table
 from hisearch.kernels.cache import host_runs as runs
-from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import lists
-
-PENDING = -1
-# Flags of a request's use of a block: seen; stored by it; found; missed, to be stored.
-SEEN, INSERTED, REUSED, MISSED = 1, 2, 4, 8
-
-
-@kernel
-def held(sim, v, key):
-    """The slot of ``key`` in host memory, or -1; ghosts are not held."""
-    slot = block_table.find(sim, v, key)
-    return slot if slot >= 0 and sim.blocks[v, slot].list <= tl.FREQUENT else -1
-
-
-@kernel
-def size(sim, v):
-    """Blocks that are held."""
-    return sim.stores[v].held
-
+from hisearch.kernels.vllm import chunk_uses
 
 # ---- look-ups and loads ----------------------------------------------------------------------------------------------
 
@@ -46,10 +28,10 @@ def lookup(sim, v, trace_node, begin, end):
     pending = False
     k = begin
     while k < end:
-        slot = held(sim, v, block_table.key_at(sim, trace_node, k))
+        slot = chunk_uses.held(sim, v, block_table.key_at(sim, trace_node, k))
         if slot < 0:
             break
-        pending |= sim.blocks[v, slot].users == PENDING
+        pending |= sim.blocks[v, slot].users == chunk_uses.PENDING
         k += 1
     return -1 if pending else k - begin
 
@@ -58,14 +40,14 @@ def lookup(sim, v, trace_node, begin, end):
 def begin_load(sim, v, r, begin, end):
     """Begin to load blocks of ``r``, all of which can be hit."""
     block_table.fill_path(sim, lists.path_end(sim, r), begin, end)
-    u = _first_use(sim, r, begin)
+    u = chunk_uses.first_use(sim, r, begin)
     for k in range(begin, end):
         slot = block_table.find(sim, v, sim.path[0, k - begin])
         block = sim.blocks[v, slot]
         if block.users == 0:
             sim.stores[v].evictable -= 1
         block.users += 1
-        u = _use(sim, v, r, u, k, slot, SEEN | REUSED)
+        u = chunk_uses.use_block(sim, v, r, u, k, slot, chunk_uses.SEEN | chunk_uses.REUSED)
 
 
 @kernel
@@ -77,148 +59,6 @@ def end_load(sim, v, r, begin, end):
         block.users -= 1
         if block.users == 0:
             sim.stores[v].evictable += 1
-
-
-# ---- uses ------------------------------------------------------------------------------------------------------------
-
-
-@kernel
-def _first_use(sim, r, begin):
-    """The last of ``r``'s uses, which are in order, of a block before ``begin``; -1: there is none."""
-    u = sim.offloaded[r].uses_tail
-    if u >= 0 and sim.runs[u].begin < begin:
-        return u
-    before = -1
-    u = sim.offloaded[r].uses_head
-    while u >= 0 and sim.runs[u].begin < begin:
-        before = u
-        u = sim.runs[u].next
-    return before
-
-
-@kernel
-def _use(sim, v, r, before, k, slot, flags):
-    """Note that ``r`` uses its block ``k`` (slot -1: not held), behind its use ``before``; returns the use."""
-    offloaded = sim.offloaded[r]
-    u = sim.runs[before].next if before >= 0 else offloaded.uses_head
-    if u < 0 or sim.runs[u].begin != k:
-        after = u
-        u = runs.acquire(sim)
-        sim.runs[u].begin = k
-        sim.runs[u].mark = 0
-        sim.runs[u].next = after
-        if before >= 0:
-            sim.runs[before].next = u
-        else:
-            offloaded.uses_head = u
-        if after < 0:
-            offloaded.uses_tail = u
-    use = sim.runs[u]
-    if not use.mark & SEEN and not sim.offloading.arc:
-        _take_place(sim, v, r)
-        if slot >= 0 and sim.blocks[v, slot].count < offloaded.rank:
-            block_table.take_out(sim, v, slot)
-            _insert(sim, v, r, k, slot)
-    if flags & REUSED and use.mark & INSERTED:
-        flags &= ~REUSED
-    use.mark |= flags
-    return u
-
-
-@kernel
-def _next_rank(sim, v):
-    sim.stores[v].newest_rank += 1
-    return sim.stores[v].newest_rank
-
-
-@kernel
-def _take_place(sim, v, r):
-    """Give ``r`` a place in the order, at its end."""
-    offloaded = sim.offloaded[r]
-    if offloaded.place >= 0:
-        return
-    offloaded.rank = _next_rank(sim, v)
-    if sim.block_tables[v].free_slot < 0 and sim.block_tables[v].slots >= sim.blocks.shape[1]:
-        sim.counters[la.FAULT] = la.NODE_POOL_FULL
-        return
-    offloaded.place = block_table.new_without_key(sim, v)
-    sim.blocks[v, offloaded.place].users = PENDING
-    sim.blocks[v, offloaded.place].pins = -1
-    block_table.append(sim, v, offloaded.place, tl.RECENT)
-
-
-@kernel
-def _insert(sim, v, r, k, slot):
-    """Put ``r``'s block ``k``, which is in no list, behind those of its blocks that come after it."""
-    offloaded = sim.offloaded[r]
-    before = offloaded.place
-    while True:
-        after = sim.blocks[v, before].next
-        if after < 0 or sim.blocks[v, after].count != offloaded.rank or sim.blocks[v, after].pins <= k:
-            break
-        before = after
-    sim.blocks[v, slot].count = offloaded.rank
-    sim.blocks[v, slot].pins = k
-    block_table.insert(sim, v, slot, tl.RECENT, before)
-
-
-@kernel
-def finish(sim, v, r):
-    """End ``r``: its blocks move to the end of the order, its first block last."""
-    offloaded = sim.offloaded[r]
-    if offloaded.uses_head < 0:
-        return
-    trace_node = lists.path_end(sim, r)
-    if sim.offloading.arc:
-        _finish_arc(sim, v, r, trace_node)
-    else:
-        block_table.move(sim, v, offloaded.place, tl.RECENT)
-        rank = _next_rank(sim, v)
-        u = offloaded.uses_head
-        while u >= 0:
-            slot = held(sim, v, block_table.key_at(sim, trace_node, sim.runs[u].begin))
-            if slot >= 0:
-                sim.blocks[v, slot].count = rank
-                block_table.take_out(sim, v, slot)
-                block_table.insert(sim, v, slot, tl.RECENT, offloaded.place)
-            u = sim.runs[u].next
-        block_table.drop(sim, v, offloaded.place)
-        offloaded.place = -1
-    u = offloaded.uses_head
-    while u >= 0:
-        after = sim.runs[u].next
-        runs.release(sim, u)
-        u = after
-    offloaded.uses_head = -1
-    offloaded.uses_tail = -1
-
-
-@kernel
-def _finish_arc(sim, v, r, trace_node):
-    """Under arc, found blocks move to the end of T2, others of ``r`` to their list's: each behind its later ones."""
-    u = _reverse_uses(sim, r)
-    while u >= 0:
-        slot = held(sim, v, block_table.key_at(sim, trace_node, sim.runs[u].begin))
-        if slot >= 0 and sim.runs[u].mark & (REUSED | INSERTED):
-            to = tl.FREQUENT if sim.runs[u].mark & REUSED else sim.blocks[v, slot].list
-            block_table.take_out(sim, v, slot)
-            block_table.append(sim, v, slot, to)
-        u = sim.runs[u].next
-
-
-@kernel
-def _reverse_uses(sim, r):
-    """Put ``r``'s uses in order of their blocks, the last one first; returns the first of them."""
-    offloaded = sim.offloaded[r]
-    reversed_head = -1
-    u = offloaded.uses_head
-    while u >= 0:
-        after = sim.runs[u].next
-        sim.runs[u].next = reversed_head
-        reversed_head = u
-        u = after
-    offloaded.uses_head = reversed_head
-    return reversed_head
 
 
 # ---- stores ----------------------------------------------------------------------------------------------------------
@@ -288,18 +128,18 @@ def begin_store(sim, v, r, begin, end, transfer):
         _count_offers(sim, v, end - begin)
     store.marks += 1
     missing = 0
-    before = _first_use(sim, r, begin)
+    before = chunk_uses.first_use(sim, r, begin)
     u = before
     for k in range(begin, end):
         key = keys[k - begin]
-        slot = held(sim, v, key)
+        slot = chunk_uses.held(sim, v, key)
         if slot >= 0:
             sim.blocks[v, slot].group = store.marks
-            if sim.blocks[v, slot].users != PENDING:
-                u = _use(sim, v, r, u, k, slot, SEEN | REUSED)
+            if sim.blocks[v, slot].users != chunk_uses.PENDING:
+                u = chunk_uses.use_block(sim, v, r, u, k, slot, chunk_uses.SEEN | chunk_uses.REUSED)
         elif _is_eligible(sim, v, key):
             missing += 1
-            u = _use(sim, v, r, u, k, -1, SEEN)
+            u = chunk_uses.use_block(sim, v, r, u, k, -1, chunk_uses.SEEN)
         after = sim.runs[u].next if u >= 0 else sim.offloaded[r].uses_head
         if after >= 0 and sim.runs[after].begin == k:
             u = after
@@ -327,8 +167,8 @@ def _learn_misses(sim, v, r, before, begin, end):
         if u < 0 or sim.runs[u].begin != k:
             continue
         key = keys[k - begin]
-        if held(sim, v, key) < 0 and not sim.runs[u].mark & MISSED and _is_eligible(sim, v, key):
-            sim.runs[u].mark |= MISSED
+        if chunk_uses.held(sim, v, key) < 0 and not sim.runs[u].mark & chunk_uses.MISSED and _is_eligible(sim, v, key):
+            sim.runs[u].mark |= chunk_uses.MISSED
             flags[k - begin] = 1
         u = sim.runs[u].next
     for k in range(end - 1, begin - 1, -1):
@@ -352,13 +192,13 @@ def _store(sim, v, r, before, begin, end, transfer):
                 block_table.drop(sim, v, slot)
             slot = block_table.new(sim, v, key)
             block = sim.blocks[v, slot]
-            block.users = PENDING
+            block.users = chunk_uses.PENDING
             block.writer = transfer
             if sim.offloading.arc:
                 block_table.append(sim, v, slot, tl.RECENT)
             else:
-                _insert(sim, v, r, k, slot)
-            sim.runs[u].mark |= INSERTED
+                chunk_uses.insert(sim, v, r, k, slot)
+            sim.runs[u].mark |= chunk_uses.INSERTED
         u = sim.runs[u].next
 
 
@@ -367,8 +207,8 @@ def end_store(sim, v, r, begin, end, transfer):
     """Let look-ups find the blocks of ``r`` that ``transfer`` copied."""
     block_table.fill_path(sim, lists.path_end(sim, r), begin, end)
     for k in range(begin, end):
-        slot = held(sim, v, sim.path[0, k - begin])
-        if slot >= 0 and sim.blocks[v, slot].users == PENDING and sim.blocks[v, slot].writer == transfer:
+        slot = chunk_uses.held(sim, v, sim.path[0, k - begin])
+        if slot >= 0 and sim.blocks[v, slot].users == chunk_uses.PENDING and sim.blocks[v, slot].writer == transfer:
             sim.blocks[v, slot].users = 0
             sim.stores[v].evictable += 1
 
@@ -376,8 +216,8 @@ def end_store(sim, v, r, begin, end, transfer):
 @kernel
 def is_copied_by(sim, v, key, transfer):
     """Whether ``transfer`` is to copy the block."""
-    slot = held(sim, v, key)
-    return slot >= 0 and sim.blocks[v, slot].users == PENDING and sim.blocks[v, slot].writer == transfer
+    slot = chunk_uses.held(sim, v, key)
+    return slot >= 0 and sim.blocks[v, slot].users == chunk_uses.PENDING and sim.blocks[v, slot].writer == transfer
 
 
 # ---- eviction --------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.cache import block_table, queue
 from hisearch.kernels.engine import device
 from hisearch.kernels.engine.engine_calls import Op
-from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, links, lists
 from hisearch.kernels.vllm import entry as vllm

@@ -1,4 +1,4 @@
-"""Requests that wait for loads from host memory, or for those of others: a queue of their own beside the waiting one."""
+"""Requests that wait for loads from host memory, or for those of others: a queue beside the waiting one."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ def receive(sim, r):
 
 @kernel
 def finish_last(sim, w, r):
+    """Note that ``r`` has finished, for the next poll or pass."""
     connector = sim.connectors[w]
     sim.offloaded[r].next = -1
     if connector.finished_head >= 0:
@@ -55,6 +56,7 @@ def _note_stored(sim, row, r):
 
 @kernel
 def note_loaded(sim, row, r):
+    """Note that the load of ``r`` has ended."""
     notes = sim.notes[row]
     sim.offloaded[r].next = -1
     if notes.loaded_head >= 0:

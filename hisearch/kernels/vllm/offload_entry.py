@@ -66,7 +66,9 @@ def _admit(sim, w, now, budget):
         r = cursor
         skipped = cursor >= 0
         by_priority = sim.config.schedule == la.PRIORITY
-        if worker.waiting > 0 and (not skipped or (by_priority and loading_queue.more_urgent(sim, worker.waiting_head, r))):
+        if worker.waiting > 0 and (
+            not skipped or (by_priority and loading_queue.more_urgent(sim, worker.waiting_head, r))
+        ):
             r = worker.waiting_head
             skipped = False
         if r < 0:
