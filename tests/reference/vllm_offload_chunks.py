@@ -274,7 +274,7 @@ class ChunkOffloadWorker(VllmWorker):
             return False
         size = self.config.block_size
         reserved = sum(max(-(-other.known // size) - len(other.blocks), 0) for other in self._prefilling)
-        if not self._fits(live, hits, cached, reserved):
+        if not self._fits(live, hits, cached + reserved * size):
             return False
         self._hold(live, hits, cached)
         for _ in range(cached // size - len(hits)):

@@ -318,10 +318,10 @@ class VllmWorker:
         """Whether all known tokens fit."""
         return self._fits(live, hits, live.known)
 
-    def _fits(self, live: LiveRequest, hits: list[int], tokens: int, reserved_blocks: int = 0) -> bool:
+    def _fits(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
         """Whether ``tokens`` in all fit, with ``hits`` reused; a hit in the free queue also leaves it."""
         new_blocks = _ceil_div(tokens, self.config.block_size) - len(live.blocks) - len(hits)
-        reserved_blocks += int(self.config.watermark * self.config.num_blocks) if self.running else 0
+        reserved_blocks = int(self.config.watermark * self.config.num_blocks) if self.running else 0
         return new_blocks + sum(map(self.pool.is_free, hits)) + reserved_blocks <= len(self.pool.free)
 
     def _compute(self, live: LiveRequest, share: int) -> None:
