@@ -1,4 +1,4 @@
-"""Environments with the engines and the router that are modelled: one table of names, versions, packages and Pythons."""
+"""Environments with the modelled engines and the router: one table of names, versions, packages and Pythons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How outputs end, as a workload says (``ignore_eos``): a decode in flight behind the last one is paid for, or is not."""
+"""How outputs end, as a workload says (``ignore_eos``): a decode in flight behind the last is paid for, or is not."""
 
 from __future__ import annotations
 
