@@ -162,6 +162,7 @@ def test_offload_is_checked(fake: ModuleType) -> None:
         vllm_offload.checked(offload | {"evict": "arc"})
     with pytest.raises(CaseError, match="offload: to_device: missing"):
         vllm_offload.checked({"capacity_tokens": 400, "to_host": [0.0, 1e-6]})
+    fake.__version__ = "0.19.1"
     with pytest.raises(CaseError, match="synchronous scheduling alone"):
         vllm.record(case([row("a", 0.0, 7, 2)], offload=offload, async_scheduling=True))
 
