@@ -198,9 +198,8 @@ def _fast_forward_limit(sim, w, preempted):
     limit = vllm.fast_forward_limit(sim, w, preempted)
     if not looks:
         return limit
-    ahead = 0 if sim.config.overlap else 1
     steps = 1
-    while steps < limit and lists.pages_needed(sim, w, steps + ahead) == 0:
+    while steps < limit and lists.pages_needed(sim, w, steps) == 0:
         steps += 1
     return steps
 
