@@ -118,6 +118,7 @@ class ChunkOffloadWorker(VllmWorker):
         self._fenced: list[_Transfer] = []
         self._finished: list[LiveRequest] = []
         self._queue: list[_Notes] = []
+        self._taken_by: dict[LiveRequest, set[int]] = {}
         self._taken: set[int] = set()
 
     @property
@@ -137,8 +138,9 @@ class ChunkOffloadWorker(VllmWorker):
     def form(self, now: float) -> Step | None:
         """One pass: a batch, or None; ``look_again_s`` is then when to try again if none is outstanding."""
         self.look_again_s = None
-        self._taken = set()
+        self._taken_by = {}
         self._schedule(now)
+        self._taken = set[int]().union(*self._taken_by.values())
         for live in self._shares:
             self._offload(live).blocks = list(live.blocks)
         flushed = [transfer for live in self._preempted for transfer in self._offload(live).stores]
@@ -197,7 +199,7 @@ class ChunkOffloadWorker(VllmWorker):
     def _compute(self, live: LiveRequest, share: int) -> None:
         before = len(live.blocks)
         super()._compute(live, share)
-        self._taken.update(live.blocks[before:])
+        self._taken_by.setdefault(live, set()).update(live.blocks[before:])
 
     def _admit(self, now: float) -> None:
         """Admit requests that hold blocks, then waiting ones, until one does not fit."""
@@ -211,7 +213,7 @@ class ChunkOffloadWorker(VllmWorker):
                 break
             queue.pop(0)
             if runs:
-                self._taken.update(live.blocks)
+                self._taken_by[live] = set(live.blocks)
                 if live.computed + self._shares[live] < live.known:
                     self._prefilling.add(live)
             else:
@@ -279,7 +281,7 @@ class ChunkOffloadWorker(VllmWorker):
         self._hold(live, hits, cached)
         for _ in range(cached // size - len(hits)):
             live.blocks.append(self.pool.take())
-        self._taken.update(live.blocks)
+        self._taken_by[live] = set(live.blocks)
         self._prefilling.add(live)
         offload = self._offload(live)
         first, offload.offered = on_device // self.block_tokens, cached // self.block_tokens
@@ -360,6 +362,7 @@ class ChunkOffloadWorker(VllmWorker):
 
     def _preempt(self, victim: LiveRequest) -> None:
         self._prefilling.discard(victim)
+        self._taken_by.pop(victim, None)
         super()._preempt(victim)
 
     def _finish(self, live: LiveRequest, now: float) -> None:
