@@ -60,12 +60,14 @@ PROCESS = """\
 1. `python -m hisearch.record vllm --random 40 --seed 1 --out recordings` runs the release's own scheduler, without GPU
    or weights ([options](cli.md#python--m-hisearchrecord-vllm--sglang)).
 2. `hisearch validate scheduler recordings/*.json.gz` compares every step, and explains the first difference.
-   `--versions` tells how far off each modelled release is ([figures](accuracy-details.md)).
+   `--versions` tells how far off each modelled release is. `record vllm --with windows` adds sliding windows,
+   `--with offload` and `--with lmcache` connectors ([figures](accuracy-details.md)).
 3. A difference becomes a rule: named, dated by the release that brought it, with its place in the engine's source.
 4. `docs/generate_engine_flags.py FOLDER --write` reads its flags out of its wheel. What exports have to say otherwise
    goes into `hisearch/export/engines/releases.py`.
-5. `make test-engines` repeats this for all modelled releases with fresh random cases. Each engine's own parser reads
-   exported command lines ([tests/engines](../tests/engines/README.md)).
+5. `make test-engines` repeats this for all modelled releases, and for sglang-router, with fresh random cases. It
+   reduces a difference to the shortest trace that shows it. Each engine's own parser reads exported command lines
+   ([tests/engines](../tests/engines/README.md)).
 """
 
 

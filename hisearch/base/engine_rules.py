@@ -89,6 +89,16 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "kv_connector.v1.offloading.scheduler.SchedulerOffloadConfig.offload_prompt_only",
         ),
         Rule(
+            "offloads_by_chunk",
+            "0.25.0",
+            "The offloading connector lets blocks be hit once their request has ended, of which the device's blocks "
+            "are kept until then.",
+            "Blocks can be hit once they are copied, and a request waits for hits under way. Device blocks are free at "
+            "once; a step waits for the copy of one that is given away. Uses count when a request ends, thresholds by "
+            "offers (0.30 to 0.33). Attention groups and pipelines are simulated as before.",
+            "kv_connector.v1.offloading.scheduler.OffloadingConnectorScheduler",
+        ),
+        Rule(
             "defers_frees",
             "0.30.0",
             "With a KV connector too, blocks are free when their request ends or is preempted.",

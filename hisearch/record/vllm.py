@@ -18,7 +18,7 @@ from typing import Any
 
 from hisearch.record import vllm_lmcache, vllm_offload
 from hisearch.record.cases import LAW, Case, CaseError, EngineError, Setting, step_latency_s
-from hisearch.record.vllm_random import random_case, random_lmcache_case, random_window_case
+from hisearch.record.vllm_random import random_case, random_lmcache_case, random_offload_case, random_window_case
 from hisearch.record.workload import END_TOKEN, Row, token_texts
 
 VERSIONS = ((0, 19), (0, 33))
@@ -125,8 +125,8 @@ def _is_lmcache(settings: dict[str, Any]) -> bool:
 
 def _check(case: Case) -> None:
     has_other = case.settings.get("offload") and not _is_lmcache(case.settings)
-    if has_other and case.settings.get("async_scheduling"):
-        raise CaseError(f"{case.source}: {case.name}: offload: recorded with synchronous scheduling alone")
+    if has_other and case.settings.get("async_scheduling") and not vllm_offload.has_new_worker():
+        raise CaseError(f"{case.source}: {case.name}: offload: vLLM 0.19 is recorded with synchronous scheduling alone")
     usable = (case.settings["num_blocks"] - 1) * case.settings["block_size"]
     longest = min(usable, case.settings.get("max_model_len", 65536) - 1)
     for row in case.requests:
@@ -138,7 +138,7 @@ def _check(case: Case) -> None:
 
 
 #: What a random case may have beside the settings of every case.
-FEATURES = {"lmcache": random_lmcache_case, "windows": random_window_case}
+FEATURES = {"lmcache": random_lmcache_case, "offload": random_offload_case, "windows": random_window_case}
 
 
 def draw(rng: random.Random, feature: str | None = None) -> tuple[dict[str, Any], list[Row], int]:
@@ -156,6 +156,8 @@ def draw(rng: random.Random, feature: str | None = None) -> tuple[dict[str, Any]
         del settings["watermark"]
     if not _has_retention():
         settings.pop("prefix_cache_retention_interval", None)
+    if feature == "offload" and not vllm_offload.has_new_worker():
+        settings["async_scheduling"] = False
     return settings, rows, block_tokens
 
 
@@ -172,13 +174,15 @@ class _Run:
         self.case = case
         self.asynchronous = bool(case.settings.get("async_scheduling", False))
         self.scheduler, self.hasher = make_scheduler(case.settings)
+        self.finish_s: dict[str, float] = {}
         offload, block_tokens = case.settings.get("offload", {}), case.settings[BLOCK_KEY]
         self.worker: vllm_offload.Worker | None = None
         self.lmcache: vllm_lmcache.Worker | None = None
         if _is_lmcache(case.settings):
             self.lmcache = vllm_lmcache.Worker(self.scheduler, vllm_lmcache.checked(offload, block_tokens))
         elif offload:
-            self.worker = vllm_offload.Worker(self.scheduler, vllm_offload.checked(offload), block_tokens)
+            offload = vllm_offload.checked(offload)
+            self.worker = vllm_offload.Worker(self.scheduler, offload, block_tokens, self.finish_s)
         self.rows = {str(row["id"]): row for row in case.requests}
         self.texts = {str(name): text for name, text in token_texts(case.requests, case.settings[BLOCK_KEY]).items()}
         self.waiting = deque(case.requests)
@@ -186,58 +190,68 @@ class _Run:
         self.outstanding: deque[tuple[Any, list[str], dict[str, Any], float]] = deque()
         self.steps: list[dict[str, Any]] = []
         self.first_token_s: dict[str, float] = {}
-        self.finish_s: dict[str, float] = {}
 
     def run(self) -> None:
-        """Passes until every request has finished."""
+        """Passes until every request has finished, and its copies have ended where the engine waits for them."""
         depth = 2 if self.asynchronous else 1
         idle, finished, steps = 0, 0, 0
-        while len(self.finish_s) < len(self.rows):
+        while len(self.finish_s) < len(self.rows) or self._copies():
             if len(self.finish_s) > finished:
                 finished, steps = len(self.finish_s), len(self.steps)
             if len(self.steps) > steps + STALLED_STEPS:
                 raise RuntimeError(f"no request ended in {STALLED_STEPS} steps: requests preempt each other for ever")
             while self.waiting and self.waiting[0]["arrival_s"] <= self.clock:
                 self.scheduler.add_request(self._request(self.waiting.popleft()))
-            formed = self.scheduler.has_requests() and self._form_batch()
-            if formed and len(self.outstanding) < depth:
-                continue
-            if self.outstanding:
+            if self.scheduler.has_requests():
+                self._pass()
+            # A pass without a batch takes its place in the queue too; what it noted is taken in when it is served.
+            executing = any(output.num_scheduled_tokens for output, *_ in self.outstanding)
+            if self.outstanding and (len(self.outstanding) == depth or not self.scheduler.has_requests()):
                 self._process(*self.outstanding.popleft())
-                idle = 0
-            elif idle < IDLE_PASSES and self.scheduler.has_unfinished_requests():
-                idle += 1  # The engine passes again at once: what a pass preempted, the next may admit.
-            elif (event_s := self._next_event_s()) is not None:
-                self.clock, idle = max(self.clock, event_s), 0
-            else:
+            idle = 0 if executing else idle + 1
+            if executing or (idle < IDLE_PASSES and self.scheduler.has_requests()):
+                continue  # The engine passes again at once: what a pass preempted, the next may admit.
+            if (event_s := self._next_event_s()) is not None:
+                self.clock, idle = event_s, 0
+            elif len(self.finish_s) < len(self.rows):
                 raise RuntimeError(f"no batch can be formed at {self.clock} s, and no request is to come")
+            else:
+                return
+
+    def _copies(self) -> bool:
+        """Whether the engine passes on for copies alone."""
+        return self.worker is not None and self.worker.has_new and bool(self.scheduler.has_requests())
 
     def _next_event_s(self) -> float | None:
         """When the next request arrives or the next copy ends."""
         events = [self.waiting[0]["arrival_s"]] if self.waiting else []
-        if self.worker is not None and (end_s := self.worker.next_end_s()) is not None:
-            events.append(end_s)
-        return min(events, default=None)
+        events += [] if self.worker is None else self.worker.ends_s()
+        return min((event_s for event_s in events if event_s > self.clock), default=None)
 
-    def _form_batch(self) -> bool:
-        output = self.scheduler.schedule()
+    def _pass(self) -> None:
+        """Form a batch, if there is one, and queue it on the device."""
+        output, formed_s = self.scheduler.schedule(), self.clock
         new = output.num_scheduled_tokens
-        copied: dict[str, Any] = {}
         if self.worker is not None:
-            self.clock = self.worker.flush(output.kv_connector_metadata, self.clock)
-            copied = {"kv_connector_output": self.worker.step(output, bool(new))}
-        if not new:
-            self.scheduler.update_from_output(output, model_output([], [], **copied))
-            return False
+            self.clock = self.worker.flush(output.kv_connector_metadata, self.clock, self.device_free_s)
         requests = [self.scheduler.requests[name] for name in new]
         batch = [
             (self.rows[r.request_id]["id"], r.num_computed_tokens - new[r.request_id], new[r.request_id])
             for r in requests
         ]
+        end_s = self._launch(output, batch, formed_s) if new else self.clock
+        copied: dict[str, Any] = {}
+        if self.worker is not None:
+            copied = {"kv_connector_output": self.worker.step(output, bool(new), self.device_free_s)}
+        sampling = [request.request_id for request in requests if not request.is_prefill_chunk]
+        self.outstanding.append((output, sampling, copied, end_s))
+
+    def _launch(self, output: Any, batch: list[tuple[Any, int, int]], formed_s: float) -> float:
+        """Queue a batch, formed at ``formed_s``, on the device; when it ends."""
         start_s = max(self.clock, self.device_free_s)
         step: dict[str, Any] = {"start_s": round(start_s, 9)}
         if self.asynchronous:
-            step["scheduled_s"] = round(self.clock, 9)
+            step["scheduled_s"] = round(formed_s, 9)
         step["batch"] = [list(entry) for entry in batch]
         step["preempted"] = sorted(self.rows[name]["id"] for name in output.preempted_req_ids or ())
         self.steps.append(step)
@@ -246,9 +260,7 @@ class _Run:
         else:
             self.device_free_s, held_s = self.lmcache.run(output, start_s, step_latency_s(batch))
             self.clock = self.clock if held_s is None else held_s
-        sampling = [request.request_id for request in requests if not request.is_prefill_chunk]
-        self.outstanding.append((output, sampling, copied, self.device_free_s))
-        return True
+        return self.device_free_s
 
     def _process(self, output: Any, sampling: list[str], copied: dict[str, Any], end_s: float) -> None:
         # A scheduler that was held beyond the step's end takes in its results when it is not held any more.
@@ -374,7 +386,8 @@ def _kv_cache_config(settings: dict[str, Any]) -> Any:
         specs.append(SlidingWindowSpec(sliding_window=window, **shape))
     groups = [KVCacheGroupSpec([f"layer{index}"], spec) for index, spec in enumerate(specs)]
     tensors = []
-    if settings.get("offload") and not _is_lmcache(settings):  # The host's blocks are counted from the tensors' pages.
+    if settings.get("offload") and not _is_lmcache(settings) and not vllm_offload.has_new_worker():
+        # The host's blocks are counted from the tensors' pages.
         size = settings["num_blocks"] * specs[0].page_size_bytes
         tensors.append(KVCacheTensor(size=size, shared_by=groups[0].layer_names))
     more: dict[str, Any] = {}

@@ -24,6 +24,21 @@ def random_lmcache_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], 
     return settings, rows, block
 
 
+def random_offload_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:
+    """Draw a case with the OffloadingConnector, whose host memory holds few or many requests."""
+    settings, rows, block = random_case(rng)
+    factor = rng.choice((1, 1, 1, 2, 4))
+    tokens = [row["input_tokens"] + row["output_tokens"] for row in rows]
+    held = sum(tokens) * rng.choice((0.02, 0.05, 0.1, 0.2, 0.5, 2.0))
+    base_s, per_token_s = rng.choice((0.0, 1e-4, 2e-3)), rng.choice((1e-7, 2e-6, 2e-5))
+    settings["offload"] = {
+        "capacity_tokens": max(int(held), 4 * factor * block), "block_size_factor": factor,
+        "to_host": [base_s, per_token_s], "to_device": [base_s * rng.choice((0.5, 1, 2)), per_token_s],
+        "eviction": rng.choice(("lru", "lru", "arc")), "store_threshold": rng.choice((0, 0, 0, 2, 3)),
+    }  # fmt: skip
+    return settings, rows, block
+
+
 def random_window_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:
     """Draw a case whose layers have a sliding window, all of them or some beside full attention."""
     settings, rows, block = random_case(rng)

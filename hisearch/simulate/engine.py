@@ -59,11 +59,11 @@ class EngineStuck(EngineOutOfMemory):
 Variant = tuple[EngineName, KvConnectorName | None] | Literal["decode"]
 
 
-def _engine_entry(variant: Variant) -> int:
+def _engine_entries(variant: Variant) -> tuple[int, ...]:
     if variant == "decode":
-        return pool_arrays.DECODE_ENTRY
+        return (pool_arrays.DECODE_ENTRY,)
     name, kv_connector = variant
-    return offload_arrays.engine_entry(pool_arrays.ENGINES[name], kv_connector)
+    return offload_arrays.engine_entries(pool_arrays.ENGINES[name], kv_connector)
 
 
 #: Called with the entries of engines whose kernels, or the event loop's, are about to be compiled.
@@ -100,7 +100,7 @@ def _notify(entries: Sequence[int]) -> None:
 
 def prepare(variants: Iterable[Variant]) -> None:
     """Compile the kernels of these engines now, in parallel, unless compiled already."""
-    _prepare(list(dict.fromkeys(_engine_entry(variant) for variant in variants)))
+    _prepare(list(dict.fromkeys(entry for variant in variants for entry in _engine_entries(variant))))
 
 
 def _prepare(entries: Sequence[int]) -> None:

@@ -19,6 +19,7 @@ from hisearch.simulate.plans.groups_plan import GroupsPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.engine_rules import rules_of
 from hisearch.validate.hicache_settings import HostTierConfig
 from hisearch.validate.recorded_trace import compiled_trace
 from hisearch.validate.recording import EngineRecording, LmcacheSettings, SglangSettings, VllmSettings
@@ -132,8 +133,12 @@ def simulated_run(recording: EngineRecording, law: StepLaw) -> Run:
 
 
 def _copied(recording: EngineRecording, result: Result) -> tuple[int, int]:
-    """Tokens copied to host memory and back; LMCache copies chunks that it has too."""
-    if isinstance(getattr(recording.settings, "offload", None), LmcacheSettings):
+    """Tokens copied to host memory and back; LMCache copies chunks that it has too.
+
+    Recordings of later offloading connectors, which end when all copies have, count these when they begin.
+    """
+    by_chunk = "offloads_by_chunk" in rules_of("vllm", recording.version)
+    if by_chunk or isinstance(getattr(recording.settings, "offload", None), LmcacheSettings):
         to_host, to_device = (next(use for use in result.links if use.write is write) for write in (True, False))
         return to_host.tokens, to_device.tokens
     host = next(store for store in result.stores if store.tier == 1)

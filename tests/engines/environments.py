@@ -1,4 +1,4 @@
-"""Environments with the engines that are modelled: one table of names, versions, packages and Pythons."""
+"""Environments with the modelled engines and the router: one table of names, versions, packages and Pythons."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class Engine:
         name: as ``python -m hisearch.record`` calls it.
         packages: installed with what they need, beside PyTorch. alone: installed without, the engine itself among them.
         pythons: versions of Python that the engine has wheels for, the first and the last.
+        needs_torch: whether it imports PyTorch.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Engine:
     packages: tuple[str, ...]
     alone: tuple[str, ...]
     pythons: tuple[tuple[int, int], tuple[int, int]]
+    needs_torch: bool = True
 
     @property
     def title(self) -> str:
@@ -91,11 +93,16 @@ class Engine:
         shutil.rmtree(folder, ignore_errors=True)
         _run(self.title, [base, "-m", "venv", str(folder)])
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        if subprocess.run([*pip, TORCH, "--index-url", CPU_INDEX], check=False, capture_output=True).returncode:
+        torch = [TORCH] if self.needs_torch else []
+        if (
+            torch
+            and subprocess.run([*pip, TORCH, "--index-url", CPU_INDEX], check=False, capture_output=True).returncode
+        ):
             print(f"{self.title}: {CPU_INDEX} gives no {TORCH}; taking what pip finds", file=sys.stderr, flush=True)
             _run(self.title, [*pip, TORCH])
-        _run(self.title, [*pip, TORCH, *self.packages])
-        _run(self.title, [*pip, "--no-deps", *self.alone])
+        _run(self.title, [*pip, *torch, *self.packages])
+        if self.alone:
+            _run(self.title, [*pip, "--no-deps", *self.alone])
         stamp.touch()
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
         print(f"{self.title}: {time.monotonic() - began:.0f} s, {size / 1e9:.1f} GB", file=sys.stderr, flush=True)
@@ -145,6 +152,8 @@ _ROWS = (
     Engine("sglang", "0.5.23", _SGLANG, ("sglang==0.5.23",), ((3, 11), (3, 13))),
 )  # fmt: skip
 ENGINES = {engine.title: engine for engine in _ROWS}
+#: sglang-router, whose choices are recorded before workers that only answer.
+ROUTER = Engine("router", "0.3.2", ("sglang-router==0.3.2",), (), ((3, 10), (3, 13)), needs_torch=False)
 
 
 def record(engine: Engine, out: Path, *arguments: str) -> None:

@@ -27,7 +27,7 @@ from hisearch.specs.deployments.engine_settings import EVICTIONS_SINCE
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
 from hisearch.specs.deployments.tiers import KV_CONNECTORS
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
-from tests.reference import lmcache, vllm_offload
+from tests.reference import lmcache, vllm_offload, vllm_offload_chunks
 from tests.reference.cluster import Cluster, ClusterOutcome, Worker
 from tests.reference.random_traces import TraceShape, random_trace
 from tests.reference.restatement import sglang, vllm
@@ -38,6 +38,7 @@ from tests.reference.restatement.transfers import CopyLaw
 from tests.reference.router import RouterConfig
 from tests.reference.trtllm import TrtllmWorker
 from tests.reference.trtllm_state import AT_ONCE, TrtllmConfig
+from tests.reference.vllm_offload_chunks_store import ChunkStore
 from tests.reference.vllm_offload_store import OffloadConfig
 
 #: Every router policy and engine there is: a new one is tested from the day it has a name.
@@ -205,7 +206,11 @@ class System:
             return list(self.lmcache.new_stores(self.workers))
         if self.offload is None:
             return [None] * self.workers
-        shared = [self.offload.new_store(self.engine.page_size) for _ in range(self.workers)]
+        by_chunk = "offloads_by_chunk" in rules_of("vllm", self.engine.version)
+        page = self.engine.page_size
+        shared = [
+            ChunkStore(self.offload, page) if by_chunk else self.offload.new_store(page) for _ in range(self.workers)
+        ]
         return [shared[w // self.sharing] for w in range(self.workers)]
 
     def _reference_worker(self, stream: int, store: Any) -> Worker:
@@ -217,6 +222,8 @@ class System:
 
         if self.engine.name == "vllm":
             config = vllm_config(self.engine, self.capacity_tokens)
+            if self.offload is not None and "offloads_by_chunk" in config.rules:
+                return _DeclaredChunkOffload(config, self.offload, cost, store)
             if self.offload is not None:
                 return _DeclaredOffload(config, self.offload, cost, store)
             if self.lmcache is not None:
@@ -302,6 +309,7 @@ def vllm_config(engine: EngineSpec, capacity_tokens: int) -> vllm.VllmConfig:
         policy="priority" if engine.schedule == "priority" else "fcfs",
         async_scheduling=engine.overlap,
         watermark=engine.watermark,
+        rules=rules_of("vllm", engine.version),
     )
 
 
@@ -364,6 +372,13 @@ class _DeclaredVllm(vllm.VllmWorker):
 
 class _DeclaredOffload(vllm_offload.OffloadWorker):
     """Likewise, with host memory."""
+
+    def rejection(self, request: Request) -> str | None:
+        return super().rejection(replace(request, output_tokens=request.max_output_tokens))
+
+
+class _DeclaredChunkOffload(vllm_offload_chunks.ChunkOffloadWorker):
+    """Likewise, as of 0.33."""
 
     def rejection(self, request: Request) -> str | None:
         return super().rejection(replace(request, output_tokens=request.max_output_tokens))
@@ -553,12 +568,17 @@ def offload_systems() -> st.SearchStrategy[System]:
         eviction=st.sampled_from(["lru", "lru", "arc"]),
         store_threshold=st.sampled_from([0, 0, 2, 3]),
     )
-    return st.builds(
+    drawn = st.builds(
         replace,
         systems(vllm_engines(), repeats=True),
         offload=offload,
         sharing=st.sampled_from([1, 1, 1, 2]),
     )
+    return st.builds(_of_release, drawn, st.sampled_from(MODELLED["vllm"]))
+
+
+def _of_release(system: System, version: str) -> System:
+    return replace(system, engine=system.engine.model_copy(update={"version": version}))
 
 
 def trtllm_host_systems() -> st.SearchStrategy[System]:

@@ -162,6 +162,7 @@ def test_offload_is_checked(fake: ModuleType) -> None:
         vllm_offload.checked(offload | {"evict": "arc"})
     with pytest.raises(CaseError, match="offload: to_device: missing"):
         vllm_offload.checked({"capacity_tokens": 400, "to_host": [0.0, 1e-6]})
+    fake.__version__ = "0.19.1"
     with pytest.raises(CaseError, match="synchronous scheduling alone"):
         vllm.record(case([row("a", 0.0, 7, 2)], offload=offload, async_scheduling=True))
 
@@ -169,11 +170,22 @@ def test_offload_is_checked(fake: ModuleType) -> None:
 def test_copies_run_one_after_another() -> None:
     worker = vllm_offload.Worker.__new__(vllm_offload.Worker)
     worker.now_s = 1.0
-    stream = vllm_offload._Stream(worker, [0.5, 0.01], 16, 0)
+    worker.device_free_s = 1.25
+    to_host = vllm_offload._Stream(worker, [0.5, 0.01], 16)
+    to_device = vllm_offload._Stream(worker, [0.5, 0.01], 16)
     side = SimpleNamespace(block_ids=[3, 4])
-    for job in (1, 2):
-        stream.transfer_async(job, (side, None))
-    assert stream.jobs == [(1, pytest.approx(1.82)), (2, pytest.approx(2.64))]
-    assert stream.tokens == 64
-    stream.wait({1})
+    handlers = vllm_offload._Handler(to_host, 0), vllm_offload._Handler(to_device, 1)
+    for handler, sides in zip(handlers, ((side, None), (None, side)), strict=True):
+        for job in (1, 2):
+            handler.transfer_async(job, sides)
+    assert to_host.jobs == [(1, pytest.approx(2.07)), (2, pytest.approx(2.89))]  # behind the step
+    assert to_device.jobs == [(1, pytest.approx(1.82)), (2, pytest.approx(2.64))]
+    assert to_host.tokens == 64
+    to_device.wait({1})
     assert worker.now_s == pytest.approx(1.82)
+    copier = vllm_offload._Copier(to_host, to_device)
+    copier.submit_load(3, None, side)
+    assert to_device.jobs[-1] == (3, pytest.approx(3.46))
+    copier.wait({2})
+    assert worker.now_s == pytest.approx(2.89)
+    assert sorted(to_host.ended() + to_device.ended()) == [1, 1, 2, 2]

@@ -52,7 +52,8 @@ def enough(sim, runs):
 
 
 @kernel
-def _acquire(sim):
+def acquire(sim):
+    """An unused record; the caller has ensured that there is one."""
     counters = sim.counters
     counters[la.RUNS_LEFT] -= 1
     d = counters[la.FREE_RUN]
@@ -62,6 +63,14 @@ def _acquire(sim):
         d = counters[la.RUNS_USED]
         counters[la.RUNS_USED] = d + 1
     return d
+
+
+@kernel
+def release(sim, d):
+    """Give record ``d``, which is in no list, back."""
+    sim.runs[d].next = sim.counters[la.FREE_RUN]
+    sim.counters[la.FREE_RUN] = d
+    sim.counters[la.RUNS_LEFT] += 1
 
 
 _insert_run, _remove_run = linked_list()
@@ -96,15 +105,13 @@ def _give_back(sim, v, d):
     run = sim.runs[d]
     heads = sim.run_deepest_cached[v]
     heads[run.trace_node], _ = _remove_higher(sim.runs, heads[run.trace_node], -1, d)
-    run.next = sim.counters[la.FREE_RUN]
-    sim.counters[la.FREE_RUN] = d
-    sim.counters[la.RUNS_LEFT] += 1
+    release(sim, d)
 
 
 @kernel
 def insert(sim, v, s, begin, end, deeper):
     """Insert a run at the end of the first list: blocks ``begin`` to ``end`` of node ``s``, between two of its runs."""
-    d = _acquire(sim)
+    d = acquire(sim)
     run = sim.runs[d]
     run.begin = begin
     run.end = end
@@ -122,7 +129,7 @@ def insert(sim, v, s, begin, end, deeper):
 @kernel
 def cut(sim, v, d, at):
     """Cut run ``d`` before block ``at``; it keeps the deeper part. Returns the new run of the higher part."""
-    u = _acquire(sim)
+    u = acquire(sim)
     run = sim.runs[d]
     upper = sim.runs[u]
     upper.begin = run.begin

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import copies, tree
+from hisearch.kernels.cache import host_runs as runs
 from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.layout import sim as la
 
@@ -74,10 +75,77 @@ def push_empty_first(sim, v, pages):
     store = sim.trees[v]
     store.free_pages += pages
     head = store.head
-    if head >= 0 and sim.nodes[head].trace_node == 0:
+    if head >= 0 and sim.nodes[head].trace_node == 0 and sim.nodes[head].hits == 0:
         sim.nodes[head].end += pages * sim.config.page_tokens
         return
     link_after(sim, v, _empty_run(sim, pages), -1)
+
+
+@kernel
+def push_read_first(sim, v, pages, trace_node, begin):
+    """``push_empty_first`` of pages that a copy may still read: those behind ``begin`` tokens of a path."""
+    sim.trees[v].free_pages += pages
+    d = _empty_run(sim, pages)
+    node = sim.nodes[d]
+    node.hits = 1
+    node.tick = trace_node
+    node.serial = begin
+    link_after(sim, v, d, -1)
+
+
+@kernel
+def mark_read(sim, v, d, redirect):
+    """Mark the pages on the held path to ``d``: copies to host memory may read them when nobody holds them any more."""
+    while d >= sim.trees.shape[0]:
+        if redirect >= 0 and sim.nodes[redirect].end == sim.nodes[d].end:
+            d = sim.nodes[redirect].parent
+            redirect = sim.nodes[redirect].next
+        sim.nodes[d].hits = 1
+        d = sim.nodes[d].parent
+
+
+@kernel
+def touch(sim, v, d, begin):
+    """Note that the marked pages of ``d`` behind ``begin`` are given away, or hit: a record in ``TREE.gone_head``."""
+    if not runs.enough(sim, 1):
+        return
+    node = sim.nodes[d]
+    u = runs.acquire(sim)
+    touched = sim.runs[u]
+    touched.begin = begin
+    touched.end = node.end
+    touched.trace_node = node.trace_node
+    if node.trace_node == 0:
+        touched.begin = node.serial
+        touched.end = node.serial + node.end
+        touched.trace_node = node.tick
+    touched.next = sim.trees[v].gone_head
+    sim.trees[v].gone_head = u
+    if begin <= node.begin:
+        node.hits = 0
+
+
+@kernel
+def touch_path(sim, v, d, redirect):
+    """``touch`` all marked pages on the held path to ``d``."""
+    while d >= sim.trees.shape[0]:
+        if redirect >= 0 and sim.nodes[redirect].end == sim.nodes[d].end:
+            d = sim.nodes[redirect].parent
+            redirect = sim.nodes[redirect].next
+        if sim.nodes[d].hits != 0:
+            touch(sim, v, d, sim.nodes[d].begin)
+        d = sim.nodes[d].parent
+
+
+@kernel
+def forget_touched(sim, v):
+    """Give back the records of ``touch``."""
+    u = sim.trees[v].gone_head
+    sim.trees[v].gone_head = -1
+    while u >= 0:
+        after = sim.runs[u].next
+        runs.release(sim, u)
+        u = after
 
 
 @kernel
@@ -112,6 +180,8 @@ def take_from(sim, v, q, pages):
         node_pages = run_pages(sim, d)
         taken = min(node_pages, pages)
         pages -= taken
+        if node.hits != 0:
+            touch(sim, v, d, 0 if node.trace_node == 0 else node.end - taken * sim.config.page_tokens)
         if node.trace_node == 0:
             node.end -= taken * sim.config.page_tokens
             if taken == node_pages:
@@ -135,6 +205,7 @@ def take_from(sim, v, q, pages):
 def _split_copy(sim, v, d, at):
     u = tree.split(sim, v, d, at)
     sim.nodes[u].lock = sim.nodes[d].lock
+    sim.nodes[u].hits = sim.nodes[d].hits
     queued = sim.nodes[d].queued
     if queued > 0:
         link_after(sim, v if queued == la.FREE else sim.config.workers + v, u, d)
@@ -188,6 +259,8 @@ def queued_pages(sim, v, d, tokens):
 def lock_node(sim, v, d):
     """Lock node ``d`` of HBM for one more path."""
     node = sim.nodes[d]
+    if node.hits != 0:
+        touch(sim, v, d, node.begin)
     node.lock += 1
     if node.lock == 1:
         unlink(sim, v, d)
@@ -323,4 +396,5 @@ def reset(sim, v, pages):
     cache.head = -1
     cache.tail = -1
     cache.copies = 0
+    cache.gone_head = -1
     push_empty(sim, v, pages)

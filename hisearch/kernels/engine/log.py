@@ -90,6 +90,8 @@ def _tier_tokens(sim, w):
         for v in range(first // sharing, (first + sim.config.schedulers - 1) // sharing + 1):
             blocks = runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT)
             host += blocks * sim.offloading.block_tokens
+    elif sim.offloading.kv_connector == tl.CHUNK_OFFLOAD:
+        host = sim.stores[w // sim.offloading.workers_per_store].held * sim.offloading.block_tokens
     elif sim.offloading.kv_connector == tl.LMCACHE:
         host = sim.block_tables[sim.worker_stores[w, 0]].used * sim.offloading.block_tokens
         storage = _chunks_in(sim, w, 1)

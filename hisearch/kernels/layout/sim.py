@@ -46,6 +46,8 @@ DECODE_WORKER = 5
 AGENTS = 6
 # Engine entry of vLLM for models with several groups of KV blocks; its engine is VLLM.
 VLLM_GROUPS = 7
+# Engine entry of vLLM with tiers as of 0.33; its engine is VLLM.
+VLLM_CHUNK_OFFLOAD = 8
 # Codes of eviction policies that other kernels know.
 LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu", "fifo", "mru", "distance"))
 # TensorRT-LLM's capacity policies, and how it cuts contexts.

@@ -41,7 +41,7 @@ BLOCK = np.dtype(
     [
         ("ready_s", "f8"),  # LMCache: when look-ups find it
         ("key", "i8"),
-        ("count", "i8"),  # look-ups, in a block table of counts; uses, under lfu
+        ("count", "i8"),  # look-ups, in a block table of counts; uses, under lfu; by chunk: rank (see ``chunk_store``)
         ("prev", "i4"),  # neighbours in its list; next: in the free list too
         ("next", "i4"),
         ("chain", "i4"),  # the next with the same hash
@@ -65,6 +65,8 @@ STORE = np.dtype(
         ("stored", "i8"),
         ("read", "i8"),
         ("marks", "i8"),
+        ("held", "i8"),  # by chunk: blocks
+        ("newest_rank", "i8"),  # by chunk: of its requests
         ("age", "i4"),  # 1 + how often the pending uses were applied
         ("uses", "i4"),  # pending
     ],
@@ -125,6 +127,10 @@ OFFLOADED = np.dtype(
         ("holds", "i4"),  # 1 where it has finished and still holds its pages
         ("decodes", "i4"),  # LMCache: it has been in a step with one new token
         ("asked", "i4"),  # LMCache: 1 where ``found`` is valid
+        ("rank", "i8"),  # by chunk: in its store's order, and the slot that marks its place; -1: it has none
+        ("place", "i4"),
+        ("uses_head", "i4"),  # by chunk: blocks that it used, records of Sim.runs in order
+        ("uses_tail", "i4"),
     ],
     align=True,
 )
@@ -136,6 +142,7 @@ CONNECTOR = np.dtype(
         ("transfers_head", "i4"),  # to the host: those under way, then those that the next pass begins
         ("transfers_tail", "i4"),
         ("prepared", "i4"),  # first of those that the next pass begins, or -1
+        ("prepared_tail", "i4"),  # by chunk: the last of them
         ("loads_head", "i4"),  # requests that load, in order
         ("loads_tail", "i4"),
         ("new_load", "i4"),  # first of those whose load begins with this pass, or -1
@@ -147,16 +154,29 @@ CONNECTOR = np.dtype(
         ("skipped", "i4"),
         ("first_admitted", "i4"),  # of this pass, or -1
         ("lagging", "i4"),  # 1 where blocks did not fit into the store in this pass
+        ("held_s", "f8"),  # by chunk: until when the newest pass holds the scheduler
+        ("empty_noted", "i4"),  # by chunk: 1 where a pass without a batch has notes that are not acted on yet
         ("network", "i4"),  # LMCache: link out of its node; the next one is the link into it
     ],
     align=True,
 )
 
-#: Transfers that a worker notes as ended at the launch of a step; row 2 w + (serial of the step mod 2).
+#: Transfers that a worker notes as ended at the launch of a step; row 2 w + (serial of the step mod 2). By chunk 3 rows
+#: a worker, the third for passes without a batch; what is stored is a list of transfers, else of requests.
 NOTES = np.dtype([("stored_head", "i4"), ("stored_tail", "i4"), ("loaded_head", "i4"), ("loaded_tail", "i4")])
 
 #: A transfer to the host, in a list; in the free list by ``next``.
-TRANSFER = np.dtype([("end_s", "f8"), ("tokens", "i8"), ("request", "i4"), ("next", "i4")], align=True)
+TRANSFER = np.dtype(
+    [
+        ("end_s", "f8"),
+        ("tokens", "i8"),
+        ("begin", "i8"),  # by chunk: the request's blocks among which it copies some
+        ("end", "i8"),
+        ("request", "i4"),
+        ("next", "i4"),
+    ],
+    align=True,
+)
 
 #: A write by a worker to a store behind host memory: its slot there, and the block table and slot in host memory.
 WRITE = np.dtype([("end_s", "f8"), ("slot", "i4"), ("host", "i4"), ("host_slot", "i4"), ("worker", "i4")], align=True)
@@ -165,12 +185,12 @@ WRITE = np.dtype([("end_s", "f8"), ("slot", "i4"), ("host", "i4"), ("host_slot",
 GROUP = np.dtype([("tail", "i4")])
 
 #: KV connectors of vLLM's tiers.
-NO_KV_CONNECTOR, OFFLOAD, LMCACHE = 0, 1, 2
+NO_KV_CONNECTOR, OFFLOAD, LMCACHE, CHUNK_OFFLOAD = 0, 1, 2, 3
 
 #: Settings of vLLM's tiers.
 OFFLOADING = np.dtype(
     [
-        ("kv_connector", "i8"),  # NO_KV_CONNECTOR, OFFLOAD or LMCACHE
+        ("kv_connector", "i8"),  # NO_KV_CONNECTOR, OFFLOAD, LMCACHE or CHUNK_OFFLOAD
         ("block_tokens", "i8"),
         ("stores", "i8"),  # of the first tier
         ("workers_per_store", "i8"),

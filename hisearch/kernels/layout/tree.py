@@ -10,7 +10,8 @@ NODE = np.dtype(
         ("begin", "i8"),  # depth in tokens, a multiple of P
         ("end", "i8"),
         ("tick", "i8"),  # radix: last access to it or to a removed node below it (nodes below count too: see radix)
-        ("hits", "i8"),  # radix: insertions that ended in it, or in a removed node below it
+        # radix: insertions that ended in it, or in a removed node below it; queue: 1 where a copy may read its pages
+        ("hits", "i8"),
         ("serial", "i8"),  # radix: order of creation
         ("parent", "i4"),
         ("trace_node", "i4"),  # trace node in which its last page completes
@@ -65,7 +66,10 @@ TREE = np.dtype(
         ("line_places", "i4"),
         ("line_begin", "i4"),
         ("line_end", "i4"),
-        ("gone_head", "i4"),  # store: evicted pages that the store behind it gets, see moves
+        (
+            "gone_head",
+            "i4",
+        ),  # store: evicted pages that the store behind it gets, see moves; queue: see ``queue.touch``
         ("gone_tail", "i4"),
         ("copies", "i4"),  # nodes beyond the first of each group of copies
     ],

@@ -18,7 +18,7 @@ def _decodes_on(sim, r):
     """Whether ``r``, whose last token is in flight, decodes once more: its declared limit does not tell its end."""
     if sim.config.role == fl.PREFILL:
         return False
-    return not sim.config.ends_by_length or sim.trace.max_output_tokens[r] > sim.trace.output_tokens[r]
+    return not (sim.config.ends_by_length and sim.ends_by_limit[r])
 
 
 @kernel

@@ -14,11 +14,10 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.cache import block_table, queue
 from hisearch.kernels.engine import device
 from hisearch.kernels.engine.engine_calls import Op
-from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, links, lists
 from hisearch.kernels.vllm import entry as vllm
-from hisearch.kernels.vllm import lmcache, memory, step
+from hisearch.kernels.vllm import held, lmcache, memory, step
 
 
 @kernel
@@ -212,36 +211,6 @@ def _save_running(sim, w, at_s):
 
 
 @kernel
-def _delay_first_token(sim, w, r, until_s):
-    """Let the first token of ``r``, if the newest step launched made it, come at ``until_s``."""
-    request = sim.requests[r]
-    if request.generated != 1 or request.sampled_step != sim.workers[w].launched:
-        return
-    from_s = request.first_token_s
-    request.first_token_s = until_s
-    late_s = sim.fleet.config.late_s
-    arrival_s = sim.fleet.arrival_s[r]
-    if from_s - arrival_s <= late_s < until_s - arrival_s and sim.config.role != fl.PREFILL:
-        sim.fleet.counters[fl.LATE] += 1
-
-
-@kernel
-def _delay_results(sim, w, until_s):
-    """Let the results of the outstanding step, which the scheduler takes in next, wait until ``until_s``."""
-    worker = sim.workers[w]
-    if worker.outstanding == 0 or until_s <= worker.oldest_end_s:
-        return
-    r = worker.running_head
-    while r >= 0:
-        _delay_first_token(sim, w, r, until_s)
-        r = sim.requests[r].next
-    r = worker.lost_head
-    while r >= 0:
-        _delay_first_token(sim, w, r, until_s)
-        r = sim.requests[r].prev_aside
-
-
-@kernel
 def _launch(sim, w, now):
     """Launch the batch just formed: loads, computation, saves."""
     worker = sim.workers[w]
@@ -263,7 +232,7 @@ def _launch(sim, w, now):
         held_s = at_s
     if sim.offloading.worker_apart:
         held_s = now
-    _delay_results(sim, w, held_s)
+    held.delay_results(sim, w, held_s)
     device.queue(sim, w, start, at_s)
     vllm.account(sim, w, now, before)
     if worker.event_s < held_s:

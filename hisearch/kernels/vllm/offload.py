@@ -32,7 +32,8 @@ def receive(sim, r):
 
 
 @kernel
-def _finish_last(sim, w, r):
+def finish_last(sim, w, r):
+    """Note that ``r`` has finished, for the next poll or pass."""
     connector = sim.connectors[w]
     sim.offloaded[r].next = -1
     if connector.finished_head >= 0:
@@ -54,7 +55,8 @@ def _note_stored(sim, row, r):
 
 
 @kernel
-def _note_loaded(sim, row, r):
+def note_loaded(sim, row, r):
+    """Note that the load of ``r`` has ended."""
     notes = sim.notes[row]
     sim.offloaded[r].next = -1
     if notes.loaded_head >= 0:
@@ -68,7 +70,7 @@ def _note_loaded(sim, row, r):
 
 
 @kernel
-def _loads_any(sim, r, trace_node, begin, end):
+def loads_any(sim, r, trace_node, begin, end):
     """Whether ``r`` or requests after it load any of blocks ``begin`` to ``end`` of the path to ``trace_node``."""
     while r >= 0:
         offloaded = sim.offloaded[r]
@@ -96,10 +98,10 @@ def find(sim, w, r, trace_node, known, on_device):
         return 0
     if sim.config.prefix_caching:
         end = first + hit_blocks
-        if _loads_any(sim, sim.connectors[w].loads_head, trace_node, first, end):
+        if loads_any(sim, sim.connectors[w].loads_head, trace_node, first, end):
             return -1
         for row in range(2 * w, 2 * w + 2):
-            if _loads_any(sim, sim.notes[row].loaded_head, trace_node, first, end):
+            if loads_any(sim, sim.notes[row].loaded_head, trace_node, first, end):
                 return -1
     return tokens
 
@@ -107,6 +109,15 @@ def find(sim, w, r, trace_node, known, on_device):
 @kernel
 def load(sim, w, r, trace_node, on_device, tokens):
     """Begin to load the ``tokens`` of ``r`` behind those ``on_device``; its pages have been taken."""
+    queue_load(sim, w, r, on_device, tokens)
+    if runs.enough(sim, 4):
+        offloaded = sim.offloaded[r]
+        host_blocks.use(sim, store_of(sim, w), trace_node, offloaded.load_block, offloaded.dealt_with, 1)
+
+
+@kernel
+def queue_load(sim, w, r, on_device, tokens):
+    """Queue a load of the ``tokens`` of ``r`` behind those ``on_device``."""
     size = sim.offloading.block_tokens
     offloaded = sim.offloaded[r]
     offloaded.load_block = on_device // size
@@ -115,8 +126,6 @@ def load(sim, w, r, trace_node, on_device, tokens):
     offloaded.on_device = on_device
     offloaded.loading = tl.LOADING
     offloaded.next = -1
-    if runs.enough(sim, 4):
-        host_blocks.use(sim, store_of(sim, w), trace_node, offloaded.load_block, offloaded.dealt_with, 1)
     connector = sim.connectors[w]
     if connector.loads_head >= 0:
         sim.offloaded[connector.loads_tail].next = r
@@ -134,6 +143,8 @@ def end_wait(sim, w, r):
     """Publish the loaded pages of ``r``; if all its tokens are cached, the last one is computed again."""
     request = sim.requests[r]
     sim.offloaded[r].loading = tl.LOADED
+    if sim.config.prefix_caching and sim.config.shared_outputs:
+        memory.reveal(sim, w, lists.path_end(sim, r))
     memory.publish(sim, w, r, request.computed)
     request.computed = min(request.computed, sim.trace.input_tokens[r] + request.generated - 1)
 
@@ -179,17 +190,33 @@ def begin_transfers(sim, w, now):
 
 
 @kernel
-def _prepare(sim, w, r, tokens):
-    """Queue a transfer of ``tokens`` of ``r`` to the host."""
+def acquire_transfer(sim):
+    """An unused record of a transfer; -1, which voids the run, if there is none."""
     t = sim.counters[la.FREE_TRANSFER]
     if t >= 0:
         sim.counters[la.FREE_TRANSFER] = sim.transfers[t].next
-    else:
-        t = sim.counters[la.TRANSFERS_USED]
-        if t >= sim.transfers.shape[0]:
-            sim.counters[la.FAULT] = la.NODE_POOL_FULL
-            return
-        sim.counters[la.TRANSFERS_USED] = t + 1
+        return t
+    t = sim.counters[la.TRANSFERS_USED]
+    if t >= sim.transfers.shape[0]:
+        sim.counters[la.FAULT] = la.NODE_POOL_FULL
+        return -1
+    sim.counters[la.TRANSFERS_USED] = t + 1
+    return t
+
+
+@kernel
+def release_transfer(sim, t):
+    """Give the record of a transfer back."""
+    sim.transfers[t].next = sim.counters[la.FREE_TRANSFER]
+    sim.counters[la.FREE_TRANSFER] = t
+
+
+@kernel
+def _prepare(sim, w, r, tokens):
+    """Queue a transfer of ``tokens`` of ``r`` to the host."""
+    t = acquire_transfer(sim)
+    if t < 0:
+        return
     transfer = sim.transfers[t]
     transfer.tokens = tokens
     transfer.request = r
@@ -272,8 +299,7 @@ def end_transfers(sim, w, now, row):
         if transfer.end_s > now:
             break
         connector.transfers_head = transfer.next
-        transfer.next = sim.counters[la.FREE_TRANSFER]
-        sim.counters[la.FREE_TRANSFER] = t
+        release_transfer(sim, t)
         offloaded = sim.offloaded[transfer.request]
         offloaded.transfers -= 1
         if offloaded.transfers == 0 and offloaded.awaited:
@@ -290,7 +316,7 @@ def look(sim, w, now, row):
     while connector.loads_head >= 0 and sim.offloaded[connector.loads_head].load_end_s <= now:
         r = connector.loads_head
         connector.loads_head = sim.offloaded[r].next
-        _note_loaded(sim, row, r)
+        note_loaded(sim, row, r)
     r = connector.finished_head
     connector.finished_head = -1
     while r >= 0:
@@ -361,7 +387,7 @@ def finish(sim, w, r):
     """End ``r``, which has made its last token. Returns whether it keeps its pages until its transfers have ended."""
     if not sim.offloaded[r].ever_stored:
         return False
-    _finish_last(sim, w, r)
+    finish_last(sim, w, r)
     return True
 
 
@@ -386,8 +412,7 @@ def halt(sim, w, now):
         begun = begun and t != connector.prepared
         if not begun or transfer.end_s > now:
             sim.stores[store_of(sim, w)].stored -= transfer.tokens // sim.offloading.block_tokens
-        transfer.next = sim.counters[la.FREE_TRANSFER]
-        sim.counters[la.FREE_TRANSFER] = t
+        release_transfer(sim, t)
         t = after
     reset(sim, w)
 

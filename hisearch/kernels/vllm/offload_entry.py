@@ -9,7 +9,6 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import block_table, queue
 from hisearch.kernels.cache import host_runs as runs
-from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.engine import device
 from hisearch.kernels.engine.cost import fast_forward
 from hisearch.kernels.engine.engine_calls import Op
@@ -17,78 +16,7 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import heaps, lists
 from hisearch.kernels.vllm import entry as vllm
-from hisearch.kernels.vllm import memory, offload, step
-
-# Verdicts on a request; a positive verdict is the tokens scheduled.
-NO_PAGES, SKIPPED = 0, -1
-
-
-@kernel
-def _more_urgent(sim, a, b):
-    """Whether request ``a`` goes before ``b`` by priority."""
-    if sim.trace.priority[a] != sim.trace.priority[b]:
-        return sim.trace.priority[a] < sim.trace.priority[b]
-    arrival_a = sim.requests[a].arrival_s
-    arrival_b = sim.requests[b].arrival_s
-    return arrival_a < arrival_b or (arrival_a == arrival_b and a < b)
-
-
-_insert, _remove = linked_list()
-
-
-@kernel
-def _skip(sim, w, r):
-    """Append ``r`` to the skipped requests; under priority scheduling, insert it in order."""
-    connector = sim.connectors[w]
-    before = connector.skipped_tail
-    if sim.config.schedule == la.PRIORITY:
-        while before >= 0 and _more_urgent(sim, r, before):
-            before = sim.requests[before].prev
-    head, tail = _insert(sim.requests, connector.skipped_head, connector.skipped_tail, before, r)
-    connector.skipped_head = head
-    connector.skipped_tail = tail
-    connector.skipped += 1
-
-
-@kernel
-def _stop_skipping(sim, w, r):
-    connector = sim.connectors[w]
-    head, tail = _remove(sim.requests, connector.skipped_head, connector.skipped_tail, r)
-    connector.skipped_head = head
-    connector.skipped_tail = tail
-    connector.skipped -= 1
-
-
-@kernel
-def _leave_queue(sim, w, r, skipped):
-    if skipped:
-        _stop_skipping(sim, w, r)
-    else:
-        lists.stop_waiting(sim, w, r)
-
-
-@kernel
-def _run(sim, w, r, now, share, held, skipped):
-    connector = sim.connectors[w]
-    _leave_queue(sim, w, r, skipped)
-    on_device = sim.offloaded[r].on_device
-    sim.offloaded[r].loading = tl.NOT_LOADING
-    lists.note_scheduled(sim, r, now, on_device, sim.requests[r].computed - on_device)
-    step.run(sim, w, r, share, held)
-    if connector.first_admitted < 0:
-        connector.first_admitted = r
-    return share
-
-
-@kernel
-def _resume(sim, w, r, now, budget, skipped):
-    """Try to run ``r``, which has been loaded. Returns tokens scheduled, or ``NO_PAGES``."""
-    cached = sim.requests[r].computed
-    held = sim.offloaded[r].dealt_with * sim.offloading.block_tokens // sim.config.page_tokens
-    share = step.share_of(sim, w, r, cached, budget)
-    if share == 0 or not step.fits_admission(sim, w, r, 0, w, held, cached + share):
-        return NO_PAGES
-    return _run(sim, w, r, now, share, held, skipped)
+from hisearch.kernels.vllm import loading_queue, memory, offload, step
 
 
 @kernel
@@ -97,10 +25,10 @@ def _load(sim, w, r, look, tokens):
     trace_node, limit, hit_tokens, d = look
     cached = hit_tokens + tokens
     if not step.fits_admission(sim, w, r, hit_tokens, d, 0, cached):
-        return NO_PAGES
+        return loading_queue.NO_PAGES
     step.hold(sim, w, r, trace_node, limit, cached)
     offload.load(sim, w, r, trace_node, hit_tokens, tokens)
-    return SKIPPED
+    return loading_queue.SKIPPED
 
 
 @kernel
@@ -108,25 +36,25 @@ def _consider(sim, w, r, now, budget, skipped):
     """Try to run ``r``. Returns tokens scheduled, ``SKIPPED`` if it waits for a load, or ``NO_PAGES``."""
     offloaded = sim.offloaded[r]
     if offloaded.loading == tl.LOADING:
-        return SKIPPED
+        return loading_queue.SKIPPED
     if offloaded.loading == tl.NOTED:
         offload.end_wait(sim, w, r)
     if offloaded.loading == tl.LOADED:
-        return _resume(sim, w, r, now, budget, skipped)
+        return loading_queue.resume(sim, w, r, now, budget, skipped)
     look = step.look_up(sim, w, r)
     trace_node, limit, hit_tokens, d = look
     known = sim.trace.input_tokens[r] + sim.requests[r].generated
     tokens = offload.find(sim, w, r, trace_node, known, hit_tokens)
     if tokens < 0:
-        return SKIPPED
+        return loading_queue.SKIPPED
     if tokens > 0:
         return _load(sim, w, r, look, tokens)
     share = step.share_of(sim, w, r, hit_tokens, budget)
     if share == 0 or not step.fits_admission(sim, w, r, hit_tokens, d, 0, hit_tokens + share):
-        return NO_PAGES
+        return loading_queue.NO_PAGES
     step.hold(sim, w, r, trace_node, limit, hit_tokens)
     offloaded.on_device = hit_tokens
-    return _run(sim, w, r, now, share, lists.pages(sim, hit_tokens), skipped)
+    return loading_queue.run(sim, w, r, now, share, lists.pages(sim, hit_tokens), skipped)
 
 
 @kernel
@@ -138,7 +66,9 @@ def _admit(sim, w, now, budget):
         r = cursor
         skipped = cursor >= 0
         by_priority = sim.config.schedule == la.PRIORITY
-        if worker.waiting > 0 and (not skipped or (by_priority and _more_urgent(sim, worker.waiting_head, r))):
+        if worker.waiting > 0 and (
+            not skipped or (by_priority and loading_queue.more_urgent(sim, worker.waiting_head, r))
+        ):
             r = worker.waiting_head
             skipped = False
         if r < 0:
@@ -146,13 +76,13 @@ def _admit(sim, w, now, budget):
         if skipped:
             cursor = sim.requests[r].next
         verdict = _consider(sim, w, r, now, budget, skipped)
-        if verdict == NO_PAGES:
+        if verdict == loading_queue.NO_PAGES:
             return
         if verdict > 0:
             budget -= verdict
         elif not skipped:
             lists.stop_waiting(sim, w, r)
-            _skip(sim, w, r)
+            loading_queue.skip(sim, w, r)
 
 
 @kernel

@@ -12,6 +12,7 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.simulate.arrays import chunks as chunk_arrays
 from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.traces.compiled import TraceArrays
 
 #: Most blocks whose look-ups are counted; see ``kernels.cache.host_blocks``.
@@ -29,11 +30,22 @@ def kv_connector_of(plan: WorkerPlan) -> str:
     return plan.movement.kv_connector
 
 
-def engine_entry(engine: int, kv_connector: str | None) -> int:
-    """Code of the engine entry for an engine with this KV connector; None or "": none."""
+def by_chunk(plan: WorkerPlan) -> bool:
+    """Whether vLLM's offloading goes by today's rules; attention groups and pipelines go by the former ones."""
+    rules = rules_in_force("vllm", plan.engine.version)
+    return kv_connector_of(plan) == "offload" and rules["offloads_by_chunk"] and plan.scheduler_kind == "alone"
+
+
+def engine_entries(engine: int, kv_connector: str | None) -> tuple[int, ...]:
+    """Codes of the engine entries for an engine with this KV connector, of all releases; None or "": none."""
     if engine != la.VLLM or not kv_connector:
-        return engine
-    return {"offload": la.VLLM_OFFLOAD, "lmcache": la.VLLM_LMCACHE}[kv_connector]
+        return (engine,)
+    return {"offload": (la.VLLM_OFFLOAD, la.VLLM_CHUNK_OFFLOAD), "lmcache": (la.VLLM_LMCACHE,)}[kv_connector]
+
+
+def engine_entry(engine: int, plan: WorkerPlan) -> int:
+    """Code of the engine entry for a worker."""
+    return engine_entries(engine, kv_connector_of(plan))[by_chunk(plan)]
 
 
 def arrays(
@@ -65,6 +77,8 @@ def arrays(
     blocks = int(np.diff(keys["node_blocks"], axis=1).sum())
     if kv_connector == "lmcache":
         return fields | chunk_arrays.arrays(plan, len(trace.arrival_s), workers, blocks, places)
+    if by_chunk(plan):
+        return fields | _chunks(plan, stores, workers, record_limit, blocks, len(trace.arrival_s))
     return fields | _runs(plan, stores, workers, record_limit, len(trace.parent)) | _counts(plan, stores, blocks)
 
 
@@ -97,6 +111,8 @@ def _settings(plan: WorkerPlan, stores: int, workers: int) -> Any:
     assert plan.movement is not None
     settings = _records(1, tl.OFFLOADING)
     settings["kv_connector"] = {"offload": tl.OFFLOAD, "lmcache": tl.LMCACHE}[plan.movement.kv_connector]
+    if by_chunk(plan):
+        settings["kv_connector"] = tl.CHUNK_OFFLOAD
     settings["block_tokens"] = plan.tiers[0].page_tokens
     settings["stores"] = stores
     settings["workers_per_store"] = plan.schedulers_sharing(plan.tiers[0], workers)
@@ -121,6 +137,28 @@ def _runs(plan: WorkerPlan, stores: int, workers: int, record_limit: int, nodes:
         "run_deepest_cached": np.empty((stores, nodes), np.int32),
         "uses": np.empty((stores, USES), tl.USE).view(np.recarray),
         "next_filling": np.empty(tier.page_tokens, np.int32),
+    }
+
+
+def _chunks(
+    plan: WorkerPlan, stores: int, workers: int, record_limit: int, blocks: int, requests: int
+) -> dict[str, Any]:
+    """As ``_runs``, by today's rules: a block table for each store, and behind them one for its counts of offers."""
+    tier = plan.tiers[0]
+    store = _records(stores, tl.STORE)
+    store["capacity"] = capacity = tier.capacity_tokens // tier.page_tokens
+    ghosts = 2 * capacity if tier.eviction == "arc" else 0
+    # Under lru each request that is served has a place in the order too.
+    places = 0 if ghosts else min(requests, record_limit)
+    capacities = [min(capacity + ghosts, blocks) + places] * stores
+    if _threshold(plan):
+        capacities += [TRACKED_BLOCKS] * stores
+    return chunk_arrays.block_tables(np.array(capacities), blocks + places) | {
+        "notes": _records(3 * workers, tl.NOTES),
+        "transfers": np.empty(record_limit, tl.TRANSFER).view(np.recarray),
+        "stores": store,
+        "runs": np.empty(record_limit, tl.RUN).view(np.recarray),
+        "run_rows": np.zeros((stores, 3 * tl.LISTS), np.int64),
     }
 
 

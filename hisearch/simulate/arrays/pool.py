@@ -75,7 +75,7 @@ def entry_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
         return DECODE_ENTRY
     if plan.groups is not None:
         return la.VLLM_GROUPS
-    return offload_arrays.engine_entry(ENGINES[plan.engine.name], offload_arrays.kv_connector_of(plan))
+    return offload_arrays.engine_entry(ENGINES[plan.engine.name], plan)
 
 
 def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
@@ -156,10 +156,10 @@ def _rules(plan: WorkerPlan) -> dict[str, bool]:
     """Whether each dated rule of every engine holds."""
     engine = plan.engine
     rules = {rule: holds for name in RULES for rule, holds in rules_in_force(name, _release(engine, name)).items()}
-    lmcache = plan.movement is not None and plan.movement.kv_connector == "lmcache"
+    connects = offload_arrays.kv_connector_of(plan) == "lmcache" or offload_arrays.by_chunk(plan)
     return rules | {
         "fetches_by_hits": engine.name == "sglang" and tier_arrays.fetches_by_hits(plan),
-        "defers_frees": rules["defers_frees"] and lmcache and engine.overlap,
+        "defers_frees": rules["defers_frees"] and connects and engine.overlap,
     }
 
 

@@ -153,8 +153,8 @@ class MovementSpec(Strict):
     )
     store_threshold: NonNegativeInt = Field(
         0,
-        description="vLLM store_threshold in kv_connector_extra_config: look-ups of a block before it is stored; 0 "
-        "stores it at once.",
+        description="vLLM store_threshold in kv_connector_extra_config: look-ups (offers, from 0.30 on) of a block "
+        "before it is stored; 0 stores it at once.",
     )
     chunk_tokens: Count = Field(256, description="LMCache chunk_size: tokens that are stored and loaded as one.")
     save_decode: bool = Field(False, description="LMCache save_decode_cache: store the KV of outputs too.")

@@ -67,12 +67,15 @@ class BlockPool:
         self.findable.setdefault(identity, []).append(block)
 
     def release(self, blocks: list[int]) -> None:
-        """Release a request's blocks, given first to last: the last goes first to the back of the free queue."""
-        for block in reversed(blocks):
+        """Release a request's blocks, given first to last: the last is taken again first."""
+        for block in blocks:
             self.holders[block] -= 1
-            if self.holders[block] == 0:
-                self.free[block] = None
-                if self.unhashed_first and block not in self.content:
+        freed = [block for block in reversed(blocks) if self.holders[block] == 0]
+        for block in freed:
+            self.free[block] = None
+        if self.unhashed_first:
+            for block in reversed(freed):
+                if block not in self.content:
                     self.free.move_to_end(block, last=False)
 
     def check(self) -> None:

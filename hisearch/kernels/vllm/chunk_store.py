@@ -1,0 +1,284 @@
+"""vLLM 0.33's offloading manager: the blocks that host memory holds, their uses by requests, and their eviction.
+
+Rules and sources: ``tests.reference.vllm_offload_chunks_store``. Every block has a slot of block table v. Its ``users``
+are the loads that read it; ``chunk_uses.PENDING`` marks one that is being copied. ``count`` is its rank: that of the
+request that stored or used it last; ``pins`` is its number on that request's path.
+
+Under lru a request's blocks are next to each other, behind a slot without a key, its *place*, and the last block first.
+With a store threshold, block table ``stores + v`` counts the offers of single blocks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import block_table
+from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.layout import tiers as tl
+from hisearch.kernels.traffic import lists
+from hisearch.kernels.vllm import chunk_uses
+
+# ---- look-ups and loads ----------------------------------------------------------------------------------------------
+
+
+@kernel
+def lookup(sim, v, trace_node, begin, end):
+    """Number of consecutive blocks from ``begin`` on that can be loaded; -1: one before the first miss is pending."""
+    pending = False
+    k = begin
+    while k < end:
+        slot = chunk_uses.held(sim, v, block_table.key_at(sim, trace_node, k))
+        if slot < 0:
+            break
+        pending |= sim.blocks[v, slot].users == chunk_uses.PENDING
+        k += 1
+    return -1 if pending else k - begin
+
+
+@kernel
+def begin_load(sim, v, r, begin, end):
+    """Begin to load blocks of ``r``, all of which can be hit."""
+    block_table.fill_path(sim, lists.path_end(sim, r), begin, end)
+    u = chunk_uses.first_use(sim, r, begin)
+    for k in range(begin, end):
+        slot = block_table.find(sim, v, sim.path[0, k - begin])
+        block = sim.blocks[v, slot]
+        if block.users == 0:
+            sim.stores[v].evictable -= 1
+        block.users += 1
+        u = chunk_uses.use_block(sim, v, r, u, k, slot, chunk_uses.SEEN | chunk_uses.REUSED)
+
+
+@kernel
+def end_load(sim, v, r, begin, end):
+    """End the load of blocks of ``r``."""
+    block_table.fill_path(sim, lists.path_end(sim, r), begin, end)
+    for k in range(begin, end):
+        block = sim.blocks[v, block_table.find(sim, v, sim.path[0, k - begin])]
+        block.users -= 1
+        if block.users == 0:
+            sim.stores[v].evictable += 1
+
+
+# ---- stores ----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _count_offers(sim, v, blocks):
+    """Count an offer of each of the ``blocks`` whose keys are in ``sim.path``."""
+    c = sim.offloading.stores + v
+    keys = sim.path[0]
+    others = block_table.size(sim, c, tl.RECENT)
+    for k in range(blocks):
+        slot = block_table.find(sim, c, keys[k])
+        if slot >= 0:
+            sim.blocks[c, slot].count += 1
+            block_table.move(sim, c, slot, tl.RECENT)
+            others -= 1
+    for k in range(blocks):
+        if block_table.find(sim, c, keys[k]) >= 0:
+            continue
+        if block_table.size(sim, c, tl.RECENT) >= sim.block_tables[c].capacity:
+            if others == 0:
+                continue
+            block_table.drop(sim, c, block_table.first(sim, c, tl.RECENT))
+            others -= 1
+        slot = block_table.new(sim, c, keys[k])
+        sim.blocks[c, slot].count = 1
+        block_table.append(sim, c, slot, tl.RECENT)
+
+
+@kernel
+def _is_eligible(sim, v, key):
+    if sim.offloading.threshold == 0:
+        return True
+    c = sim.offloading.stores + v
+    slot = block_table.find(sim, c, key)
+    return slot >= 0 and sim.blocks[c, slot].count >= sim.offloading.threshold
+
+
+@kernel
+def _learn(sim, v, key):
+    """ARC: adapt the target size of T1 to a miss of ``key``, if its ghost is kept."""
+    slot = block_table.find(sim, v, key)
+    if slot < 0:
+        return
+    store = sim.stores[v]
+    recent = block_table.size(sim, v, tl.RECENT_GHOSTS)
+    frequent = block_table.size(sim, v, tl.FREQUENT_GHOSTS)
+    ghosts = sim.blocks[v, slot].list
+    if ghosts == tl.RECENT_GHOSTS:
+        store.target = min(store.target + max(1.0, frequent / recent), np.float64(store.capacity))
+    else:
+        store.target = max(store.target - max(1.0, recent / frequent), 0.0)
+    block_table.move(sim, v, slot, ghosts)
+
+
+@kernel
+def begin_store(sim, v, r, begin, end, transfer):
+    """Offer blocks of ``r``, which ``transfer`` would copy. Returns how many it copies, -1 if they do not fit."""
+    if not runs.enough(sim, end - begin + 8):
+        return -1
+    trace_node = lists.path_end(sim, r)
+    block_table.fill_path(sim, trace_node, begin, end)
+    keys = sim.path[0]
+    store = sim.stores[v]
+    if sim.offloading.threshold > 0:
+        _count_offers(sim, v, end - begin)
+    store.marks += 1
+    missing = 0
+    before = chunk_uses.first_use(sim, r, begin)
+    u = before
+    for k in range(begin, end):
+        key = keys[k - begin]
+        slot = chunk_uses.held(sim, v, key)
+        if slot >= 0:
+            sim.blocks[v, slot].group = store.marks
+            if sim.blocks[v, slot].users != chunk_uses.PENDING:
+                u = chunk_uses.use_block(sim, v, r, u, k, slot, chunk_uses.SEEN | chunk_uses.REUSED)
+        elif _is_eligible(sim, v, key):
+            missing += 1
+            u = chunk_uses.use_block(sim, v, r, u, k, -1, chunk_uses.SEEN)
+        after = sim.runs[u].next if u >= 0 else sim.offloaded[r].uses_head
+        if after >= 0 and sim.runs[after].begin == k:
+            u = after
+    if sim.offloading.arc:
+        _learn_misses(sim, v, r, before, begin, end)
+    if missing == 0:
+        return 0
+    if not _make_space(sim, v, missing):
+        return -1
+    _store(sim, v, r, before, begin, end, transfer)
+    store.held += missing
+    store.stored += missing
+    store.peak = max(store.peak, store.held)
+    return missing
+
+
+@kernel
+def _learn_misses(sim, v, r, before, begin, end):
+    """ARC: adapt to those blocks that ``r`` misses for the first time, the last one first."""
+    keys = sim.path[0]
+    flags = sim.path[1]
+    u = sim.runs[before].next if before >= 0 else sim.offloaded[r].uses_head
+    for k in range(begin, end):
+        flags[k - begin] = 0
+        if u < 0 or sim.runs[u].begin != k:
+            continue
+        key = keys[k - begin]
+        if chunk_uses.held(sim, v, key) < 0 and not sim.runs[u].mark & chunk_uses.MISSED and _is_eligible(sim, v, key):
+            sim.runs[u].mark |= chunk_uses.MISSED
+            flags[k - begin] = 1
+        u = sim.runs[u].next
+    for k in range(end - 1, begin - 1, -1):
+        if flags[k - begin]:
+            _learn(sim, v, keys[k - begin])
+
+
+@kernel
+def _store(sim, v, r, before, begin, end, transfer):
+    """Insert those of the blocks that are not held and may be stored."""
+    keys = sim.path[0]
+    u = sim.runs[before].next if before >= 0 else sim.offloaded[r].uses_head
+    for k in range(begin, end):
+        if u < 0 or sim.runs[u].begin != k:
+            continue
+        key = keys[k - begin]
+        slot = block_table.find(sim, v, key)
+        is_held = slot >= 0 and sim.blocks[v, slot].list <= tl.FREQUENT
+        if not is_held and _is_eligible(sim, v, key):
+            if slot >= 0:
+                block_table.drop(sim, v, slot)
+            slot = block_table.new(sim, v, key)
+            block = sim.blocks[v, slot]
+            block.users = chunk_uses.PENDING
+            block.writer = transfer
+            if sim.offloading.arc:
+                block_table.append(sim, v, slot, tl.RECENT)
+            else:
+                chunk_uses.insert(sim, v, r, k, slot)
+            sim.runs[u].mark |= chunk_uses.INSERTED
+        u = sim.runs[u].next
+
+
+@kernel
+def end_store(sim, v, r, begin, end, transfer):
+    """Let look-ups find the blocks of ``r`` that ``transfer`` copied."""
+    block_table.fill_path(sim, lists.path_end(sim, r), begin, end)
+    for k in range(begin, end):
+        slot = chunk_uses.held(sim, v, sim.path[0, k - begin])
+        if slot >= 0 and sim.blocks[v, slot].users == chunk_uses.PENDING and sim.blocks[v, slot].writer == transfer:
+            sim.blocks[v, slot].users = 0
+            sim.stores[v].evictable += 1
+
+
+@kernel
+def is_copied_by(sim, v, key, transfer):
+    """Whether ``transfer`` is to copy the block."""
+    slot = chunk_uses.held(sim, v, key)
+    return slot >= 0 and sim.blocks[v, slot].users == chunk_uses.PENDING and sim.blocks[v, slot].writer == transfer
+
+
+# ---- eviction --------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _next_idle(sim, v, slot):
+    """The first slot from ``slot`` on in its list that may be evicted and was not offered now, or -1."""
+    while slot >= 0 and (sim.blocks[v, slot].users != 0 or sim.blocks[v, slot].group == sim.stores[v].marks):
+        slot = sim.blocks[v, slot].next
+    return slot
+
+
+@kernel
+def _make_space(sim, v, missing):
+    """Evict for ``missing`` more blocks, but none of those offered now, or nothing; returns whether they fit."""
+    store = sim.stores[v]
+    short = store.held + missing - store.capacity
+    if short <= 0:
+        return True
+    if short > store.evictable or not _suffices(sim, v, short):
+        return False
+    recent = _next_idle(sim, v, block_table.first(sim, v, tl.RECENT))
+    frequent = _next_idle(sim, v, block_table.first(sim, v, tl.FREQUENT))
+    recent_blocks = block_table.size(sim, v, tl.RECENT)
+    for _ in range(short):
+        if recent >= 0 and (recent_blocks >= np.int64(store.target) or frequent < 0):
+            after = _next_idle(sim, v, sim.blocks[v, recent].next)
+            _evict(sim, v, recent, tl.RECENT_GHOSTS)
+            recent = after
+            recent_blocks -= 1
+        else:
+            after = _next_idle(sim, v, sim.blocks[v, frequent].next)
+            _evict(sim, v, frequent, tl.FREQUENT_GHOSTS)
+            frequent = after
+    if sim.offloading.arc:
+        for k in (tl.RECENT_GHOSTS, tl.FREQUENT_GHOSTS):
+            while block_table.size(sim, v, k) > store.capacity:
+                block_table.drop(sim, v, block_table.first(sim, v, k))
+    store.evicted += short
+    store.evictable -= short
+    store.held -= short
+    return True
+
+
+@kernel
+def _suffices(sim, v, short):
+    """Whether ``short`` blocks may be evicted."""
+    for k in (tl.RECENT, tl.FREQUENT):
+        slot = _next_idle(sim, v, block_table.first(sim, v, k))
+        while slot >= 0:
+            short -= 1
+            if short == 0:
+                return True
+            slot = _next_idle(sim, v, sim.blocks[v, slot].next)
+    return False
+
+
+@kernel
+def _evict(sim, v, slot, ghosts):
+    if sim.offloading.arc:
+        block_table.move(sim, v, slot, ghosts)
+    else:
+        block_table.drop(sim, v, slot)
