@@ -12,7 +12,8 @@ from hisearch.report.data.confidence import ChanceConstrained, Confidence, Price
 from hisearch.report.figures.decision import NARROW, WIDE, Named, decision, use_of
 from hisearch.report.figures.tornado import tornado
 from hisearch.report.pages import answer, page, reasons
-from hisearch.report.pages.trades import price_change, trades, violation_of
+from hisearch.report.pages.trades import price_change, trades
+from hisearch.report.words.terms import violation_of
 from hisearch.score.terms import TermCheck
 from hisearch.search.model.trial import Recommendation, price_of
 from tests.report.test_report_html import confidence_of
@@ -86,7 +87,7 @@ def test_where_nothing_cheaper_meets_the_slo_the_nearest_miss_is_named(build_inp
     cheapest = min((t for t in data.trials if t.meets_slo), key=lambda trial: (price_of(trial), trial.number))
     cheaper = trades(dataclasses.replace(data, recommendation=Recommendation(cheapest, "")))[0]
     assert cheaper.trial is not None
-    assert not cheaper.meets
+    assert cheaper.verdict.sign == "✗"
     assert cheaper.effect == violation_of(cheaper.trial)
     assert cheaper.effect.startswith("misses T")
 
@@ -146,7 +147,7 @@ def test_the_ladder_has_the_recommendation_between_misses_and_dearer_ones(build_
     assert kinds.count("chosen") == 1
     assert "miss" in kinds[: kinds.index("chosen")]
     assert all(0 < rung.share <= 1 for rung in rungs)
-    assert all(("misses" in rung.verdict) == (rung.kind == "miss") for rung in rungs)
+    assert all(("misses" in rung.verdict.words) == (rung.kind == "miss") for rung in rungs)
 
 
 def test_alternatives_are_sorted_by_price_and_name_their_roles(build_input: Any) -> None:

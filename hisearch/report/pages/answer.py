@@ -15,6 +15,7 @@ from hisearch.score.metrics import metric_of
 from hisearch.score.quantities import HOURS_PER_MONTH, quantity, usd
 from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
 from hisearch.search.model.trial import Trial
+from hisearch.search.select.recommend import is_near
 from hisearch.specs.wording import counted, format_percent
 
 #: Place of the bound on a gauge, as a share of its width.
@@ -57,9 +58,9 @@ class Gauge(NamedTuple):
 
 
 def big_facts(data: ReportInput) -> tuple[BigFact, ...]:
-    """Price, accelerators, probability, and up to which load it holds; () where nothing was simulated."""
+    """Price, accelerators, probability, and up to which load it holds; () where nothing comes near the SLO."""
     trial = data.highlighted
-    if trial is None or "usd_per_hour" not in trial.metrics:
+    if trial is None or "usd_per_hour" not in trial.metrics or (data.recommendation is None and not is_near(trial)):
         return ()
     known = data.confidence or Confidence()
     facts = [_price(trial, known), _accelerators(trial)]

@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from hisearch.report.data.comparison import CONFIDENCE
-from hisearch.report.words.terms import seconds
+from hisearch.report.words.terms import far_off, seconds
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.search.model.deployments import (
     SHAPES,
@@ -35,7 +35,7 @@ _BEFORE_PERCENT = re.compile(r"(?<=\d) (?=%)")
 
 _FILTERS = (
     *(counted, format_percent, listed, percent, quantity, seconds, significant, usd),
-    *(format_devices, format_kv_connector, formats, formats_of, shape_of, stores),
+    *(far_off, format_devices, format_kv_connector, formats, formats_of, shape_of, stores),
 )
 _GLOBALS = {
     "CONFIDENCE": CONFIDENCE,
