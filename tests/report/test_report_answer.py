@@ -80,6 +80,9 @@ def test_the_nominally_cheapest_is_named_beside_a_trade_where_it_costs_less(
     assert cheaper.trial is trade
     assert cheaper.effect.startswith("72 % likely to hold the SLO, not 97 %")
     assert ("; the cheapest, $" in cheaper.effect) == named
+    assert cheaper.verdict.sign == "?", "as in the tables of the other tabs"
+    rows = reasons.alternatives(dataclasses.replace(data, confidence=known)).rows
+    assert {row.verdict.sign for row in rows if row.number == trade.number} == {"?"}
 
 
 def test_where_nothing_cheaper_meets_the_slo_the_nearest_miss_is_named(build_input: Any) -> None:
@@ -90,6 +93,12 @@ def test_where_nothing_cheaper_meets_the_slo_the_nearest_miss_is_named(build_inp
     assert cheaper.verdict.sign == "✗"
     assert cheaper.effect == violation_of(cheaper.trial)
     assert cheaper.effect.startswith("misses T")
+    far = [
+        trial if trial.meets_slo else dataclasses.replace(trial, slo=(TermCheck("ttft_p99", 4.1, 2.0), *trial.slo[1:]))
+        for trial in data.trials
+    ]
+    far_data = dataclasses.replace(data, trials=tuple(far), recommendation=Recommendation(cheapest, ""))
+    assert trades(far_data)[0].effect == "No cheaper one comes near the SLO."
 
 
 def test_changes_of_price(build_input: Any) -> None:
