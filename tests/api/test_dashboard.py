@@ -6,6 +6,7 @@ import builtins
 import fcntl
 import io
 import json
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -110,6 +111,7 @@ def test_the_first_page_shows_every_run(app: Any) -> None:
     assert "/compare/0/2" not in page.text
     assert 'http-equiv="refresh" content="5"' in page.text
     assert "Cost per hour" in page.text
+    assert not re.search("[0-9a-f]{40}", page.text), "digests are shortened"
     assert "<script" not in page.text
 
 

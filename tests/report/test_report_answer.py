@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from hisearch.report.data.confidence import ChanceConstrained, Confidence, Priced
+from hisearch.report.data.inputs import SoFar
 from hisearch.report.figures.decision import NARROW, WIDE, Named, decision, use_of
 from hisearch.report.figures.tornado import tornado
 from hisearch.report.pages import answer, page, reasons
+from hisearch.report.pages.html import render
 from hisearch.report.pages.trades import price_change, trades
 from hisearch.report.words.terms import violation_of
 from hisearch.score.terms import TermCheck
@@ -99,6 +101,19 @@ def test_where_nothing_cheaper_meets_the_slo_the_nearest_miss_is_named(build_inp
     ]
     far_data = dataclasses.replace(data, trials=tuple(far), recommendation=Recommendation(cheapest, ""))
     assert trades(far_data)[0].effect == "No cheaper one comes near the SLO."
+
+
+@pytest.mark.parametrize(
+    ("simulations", "words"),
+    [(40, "So far: 40 of at most 60 simulations, "), (62, "So far: 62 simulations, some beyond the search&#39;s 60, ")],
+)
+def test_before_the_end_nothing_is_said_to_be_left_out(build_input: Any, simulations: int, words: str) -> None:
+    so_far = SoFar(simulations, 60, "stage 4", "10:00", "10:05", 1.0, "hisearch run --resume RUN")
+    data = build_input(so_far=so_far)
+    source = render(data)
+    assert words in source
+    assert trades(data)[1].effect == "Follows when the study ends."
+    assert "was not looked into" not in source[source.index('id="answer"') : source.index('id="why"')]
 
 
 def test_changes_of_price(build_input: Any) -> None:

@@ -70,7 +70,7 @@ def big_facts(data: ReportInput) -> tuple[BigFact, ...]:
             BigFact("agents", "Agents", agents, "", (f"{usd(trial.metrics['usd_per_agent_hour'])} an hour each",))
         )
     if data.recommendation is not None:
-        facts.append(_probability(known))
+        facts.append(_probability(known, ended=data.so_far is None))
     facts += [BigFact("load", fact.name, fact.value, fact.unit, (fact.meaning,)) for fact in page.growth(data)]
     return tuple(facts)
 
@@ -97,9 +97,10 @@ def _accelerators(trial: Trial) -> BigFact:
     return BigFact("gpus", "Accelerators", value, "", tuple(dict.fromkeys(lines)))
 
 
-def _probability(known: Confidence) -> BigFact:
+def _probability(known: Confidence, *, ended: bool) -> BigFact:
     if known.chance is None:
-        return BigFact("chance", "Meets the SLO", "not known", "", ("Probability was not looked into",))
+        why = "Probability was not looked into" if ended else "Follows when the study ends"
+        return BigFact("chance", "Meets the SLO", "not known", "", (why,))
     lines = [f"{_level(known)}: {format_range(known.chance_range)}"] if known.chance_range is not None else []
     lines += [f"{round(known.chance * known.draws)} of {known.draws} draws"] if known.draws else []
     value = format_percent(known.chance)

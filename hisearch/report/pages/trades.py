@@ -173,7 +173,7 @@ def _reason_for_none(role: Role, data: ReportInput) -> str:
     if role == "surer":
         known = data.confidence.chance if data.confidence is not None else None
         if known is None:
-            return "How likely it holds was not looked into."
+            return "How likely it holds was not looked into." if data.so_far is None else "Follows when the study ends."
         return "None found." if known < SURE else f"Not needed: it holds with {format_percent(known)}."
     if role == "faster":
         return "No faster one was found."

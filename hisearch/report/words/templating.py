@@ -88,7 +88,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         finalize=unbroken,
     )
-    environment.filters |= {function.__name__: function for function in (*_FILTERS, age)}
+    environment.filters |= {function.__name__: function for function in (*_FILTERS, age, simulated_of)}
     environment.filters["engine_title"] = ENGINE_TITLES.__getitem__
     environment.globals |= {**_GLOBALS, "text": text}
     return environment
@@ -100,6 +100,13 @@ def age(seconds_ago: float) -> str:
         if seconds_ago >= 2 * length_s:
             return f"{seconds_ago // length_s:.0f} {unit}{'s' if unit == 'day' else ''}"
     return f"{seconds_ago:.0f} s"
+
+
+def simulated_of(simulations: int, budget: int) -> str:
+    """``40 of at most 60 simulations``; what comes after the search may use more than its budget."""
+    if simulations <= budget:
+        return f"{simulations:,} of at most {counted(budget, 'simulation')}"
+    return f"{counted(simulations, 'simulation')}, some beyond the search's {budget:,}"
 
 
 def asset(name: str) -> str:
