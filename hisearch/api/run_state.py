@@ -27,6 +27,8 @@ from hisearch.specs.source import read_source
 
 #: Settings by which All trials of a report can be narrowed from the dashboard.
 _FILTERS = ("accelerator", "engine")
+#: Hexadecimal digits that tell pinned documents apart.
+_DIGEST = 12
 
 
 class RunReader:
@@ -143,7 +145,7 @@ def _curves(trials: Sequence[Trial], objectives: Sequence[str]) -> tuple[Curve, 
     final = volumes[max(volumes)] if volumes else 0.0
     shares = [(number, 100 * volumes[number] / final) for number in sorted(volumes)] if final > 0 else []
     drawn = (
-        curve("Best price so far", best, until, lambda value: f"{usd(value)}/h"),
+        curve("Cheapest as simulated", best, until, lambda value: f"{usd(value)}/h"),
         curve("Front so far (hypervolume)", shares, until, lambda value: f"{value:.0f} %"),
     )
     return tuple(entry for entry in drawn if entry is not None)
@@ -171,4 +173,11 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", json.dumps(value) if isinstance(value, list) else str(value)
+            yield f"{prefix}{key}", _as_text(value) if prefix != "pins." else str(value)[:_DIGEST]
+
+
+def _as_text(value: Any) -> str:
+    """A value of a document; names of a list with commas."""
+    if isinstance(value, list):
+        return ", ".join(value) if all(isinstance(item, str) for item in value) else json.dumps(value)
+    return str(value)

@@ -6,6 +6,7 @@ import builtins
 import fcntl
 import io
 import json
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -199,6 +200,14 @@ def test_a_run_that_goes_on_is_shown_with_the_cheapest_that_it_has_found(runs: l
     assert state.metrics["usd_per_hour"] == full_trials["usd_per_hour"].min()
     page = ask(Dashboard([unfinished], {HOST}), "/")
     assert "Cheapest so far that meets the SLO" in page.text
+
+
+def test_digests_and_lists_of_a_study_are_short(runs: list[Path]) -> None:
+    asked = RunReader().state(runs[0]).question
+    digests = [value for key, value in asked.items() if key.startswith("pins.")]
+    assert digests
+    assert all(re.fullmatch("[0-9a-f]{12}", digest) for digest in digests)
+    assert asked["objectives"] == "ttft_p99, goodput, usd_per_hour"
 
 
 def test_progress_is_drawn_as_curves(runs: list[Path], tmp_path: Path) -> None:

@@ -187,5 +187,6 @@ def test_doctor_of_a_model_gives_what_its_publisher_gives(hisearch: Hisearch, wo
     about = hisearch("doctor", "mine.json", "--json").json["model"]
     # Per layer: q and o 64 x 64, k and v 64 x 32, three of 64 x 128, two norms; embedding, LM head and one more norm.
     assert about["parameters"] == 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128 + 2 * 64) + 2 * 100 * 64 + 64
+    assert "active_parameters" not in about, "all of a dense model's are active"
     assert about["served_as"] == "mine (no Hugging Face id: exports ask for MODEL)"
     assert "parameters          86,848" in hisearch("doctor", "mine.json").out

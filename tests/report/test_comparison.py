@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -169,6 +170,7 @@ def test_the_page_is_small_escaped_and_runs_nothing() -> None:
     assert "script-src" not in page
     assert "default-src 'none'" in page
     assert page.count("<caption") == page.count("<table")
+    assert not re.search(r"<th[^>]*></th>", page), "a heading without a text is none"
     for heading in ("In short", "What changed", "What came of it", "Why it differs", "What goes with it"):
         assert f">{heading}</h2>" in page
 

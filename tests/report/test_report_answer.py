@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from hisearch.report.data.confidence import ChanceConstrained, Confidence, Priced
+from hisearch.report.data.inputs import SoFar
 from hisearch.report.figures.decision import NARROW, WIDE, Named, decision, use_of
 from hisearch.report.figures.tornado import tornado
 from hisearch.report.pages import answer, page, reasons
 from hisearch.report.pages.html import render
-from hisearch.report.pages.trades import price_change, trades, violation_of
+from hisearch.report.pages.trades import price_change, trades
+from hisearch.report.words.terms import violation_of
 from hisearch.score.terms import TermCheck
 from hisearch.search.confidence.rival_bandwidth import BandwidthWin
 from hisearch.search.model.trial import Recommendation, price_of
@@ -82,6 +84,9 @@ def test_the_nominally_cheapest_is_named_beside_a_trade_where_it_costs_less(
     assert cheaper.trial is trade
     assert cheaper.effect.startswith("72 % likely to hold the SLO, not 97 %")
     assert ("; the cheapest, $" in cheaper.effect) == named
+    assert cheaper.verdict.sign == "?", "as in the tables of the other tabs"
+    rows = reasons.alternatives(dataclasses.replace(data, confidence=known)).rows
+    assert {row.verdict.sign for row in rows if row.number == trade.number} == {"?"}
 
 
 def test_where_nothing_cheaper_meets_the_slo_the_nearest_miss_is_named(build_input: Any) -> None:
@@ -89,9 +94,28 @@ def test_where_nothing_cheaper_meets_the_slo_the_nearest_miss_is_named(build_inp
     cheapest = min((t for t in data.trials if t.meets_slo), key=lambda trial: (price_of(trial), trial.number))
     cheaper = trades(dataclasses.replace(data, recommendation=Recommendation(cheapest, "")))[0]
     assert cheaper.trial is not None
-    assert not cheaper.meets
+    assert cheaper.verdict.sign == "✗"
     assert cheaper.effect == violation_of(cheaper.trial)
     assert cheaper.effect.startswith("misses T")
+    far = [
+        trial if trial.meets_slo else dataclasses.replace(trial, slo=(TermCheck("ttft_p99", 4.1, 2.0), *trial.slo[1:]))
+        for trial in data.trials
+    ]
+    far_data = dataclasses.replace(data, trials=tuple(far), recommendation=Recommendation(cheapest, ""))
+    assert trades(far_data)[0].effect == "No cheaper one comes near the SLO."
+
+
+@pytest.mark.parametrize(
+    ("simulations", "words"),
+    [(40, "So far: 40 of at most 60 simulations, "), (62, "So far: 62 simulations, some beyond the search&#39;s 60, ")],
+)
+def test_before_the_end_nothing_is_said_to_be_left_out(build_input: Any, simulations: int, words: str) -> None:
+    so_far = SoFar(simulations, 60, "stage 4", "10:00", "10:05", 1.0, "hisearch run --resume RUN")
+    data = build_input(so_far=so_far)
+    source = render(data)
+    assert words in source
+    assert trades(data)[1].effect == "Follows when the study ends."
+    assert "was not looked into" not in source[source.index('id="answer"') : source.index('id="why"')]
 
 
 def test_changes_of_price(build_input: Any) -> None:
@@ -149,7 +173,7 @@ def test_the_ladder_has_the_recommendation_between_misses_and_dearer_ones(build_
     assert kinds.count("chosen") == 1
     assert "miss" in kinds[: kinds.index("chosen")]
     assert all(0 < rung.share <= 1 for rung in rungs)
-    assert all(("misses" in rung.verdict) == (rung.kind == "miss") for rung in rungs)
+    assert all(("misses" in rung.verdict.words) == (rung.kind == "miss") for rung in rungs)
 
 
 def test_alternatives_are_sorted_by_price_and_name_their_roles(build_input: Any) -> None:

@@ -49,6 +49,12 @@ UNTIDY = """(() => {
     const box = cell.getBoundingClientRect();
     if (box.width && (box.width < 40 || box.height > 8 * box.width)) out.push(`squeezed: ${cell.textContent}`);
   }
+  for (const name of document.querySelectorAll('.gpus b span')) {
+    if (name.getClientRects().length > 1) out.push(`wraps: ${name.textContent}`);
+  }
+  for (const row of document.querySelectorAll('#prices tbody tr')) {
+    if (row.offsetHeight > 110) out.push(`tall: ${row.textContent}`);
+  }
   return out;
 })()"""
 

@@ -14,6 +14,7 @@ from hisearch.report.data.confidence import Candidate, Confidence, Rule
 from hisearch.report.pages.html import render, write_report
 from hisearch.report.words.settings import settings
 from hisearch.score.quantities import usd
+from hisearch.score.terms import TermCheck
 from hisearch.search.model.trial import Recommendation
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -147,6 +148,18 @@ def test_nothing_feasible_names_the_nearest_miss(build_input: Any) -> None:
         assert claim not in source
     assert 'id="trades"' not in source
     assert "Why nothing meets the SLO" in source
+
+
+def test_a_miss_beyond_twice_its_bound_is_not_offered(build_input: Any) -> None:
+    data = build_input(feasible=False)
+    nearest = data.nearest_miss
+    far = replace(nearest, slo=(TermCheck("ttft_p99", 22.5, 2.0), *nearest.slo[1:]))
+    source = without_plotly(render(replace(data, nearest_miss=far))).replace("\N{NO-BREAK SPACE}", " ")
+    answer = source[source.index('id="answer"') : source.index('id="why"')]
+    assert "Nothing comes near: the closest, " in answer
+    assert "misses TTFT p99 by 1,025.0 %." in answer
+    for offer in ("The nearest miss is", "a month", '<dl class="big">'):
+        assert offer not in answer
 
 
 def test_no_trial_at_all_still_makes_a_report(build_input: Any) -> None:

@@ -34,7 +34,7 @@ def too_short(simulation: Simulation, trial: Trial) -> str:
         return ""
     requests = math.ceil(len(world.trace) * needed_s / span_s / 100) * 100
     short = (
-        f"The trace's arrivals span {span_s:,.0f} s at this load; a steady state takes {needed_s:,.0f} s to show, "
+        f"Arrivals span {span_s:,.0f} s at this load; a steady state takes {needed_s:,.0f} s to show, "
         f"{requests:,} requests."
     )
     try:

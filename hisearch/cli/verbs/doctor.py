@@ -173,7 +173,7 @@ def _about_model(checkup: Checkup) -> dict[str, Any]:
     return {
         "served_as": f"{model.huggingface_id}{id_note}",
         "parameters": parameter_count(model),
-        "active_parameters": active_parameter_count(model),
+        **({} if model.moe is None else {"active_parameters": active_parameter_count(model)}),
         "weights_gib": weight_bytes_per_rank(model, 1, model.weight_dtype) / 2**30,
         "weight_dtype": model.weight_dtype,
         "kv_bytes_per_token": kv_bytes_per_token_per_rank(model, 1, "bf16"),

@@ -33,6 +33,7 @@ def report(
     from hisearch.api.studies.reporting import input_so_far
     from hisearch.cli import output
     from hisearch.report.pages.html import write_report
+    from hisearch.report.words.templating import simulated_of
 
     note_compilation()
     ended = has_ended(run_dir)
@@ -47,7 +48,7 @@ def report(
     output.say(str(target))
     output.warn(drift)
     if at is not None:
-        how_far = f"{at.simulations:,} of at most {at.budget:,} simulations, {at.stage}"
+        how_far = f"{simulated_of(at.simulations, at.budget)}, {at.stage}"
         output.note(f"the run has not ended: so far, {how_far}. If it was killed, go on with: {at.resume}")
 
 

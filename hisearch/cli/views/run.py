@@ -17,7 +17,7 @@ from hisearch.report.pages.reasons import rival_rows
 from hisearch.report.pages.trades import trades
 from hisearch.report.words.cautions import may_miss, verdict_of
 from hisearch.report.words.templating import text
-from hisearch.report.words.terms import term_lines
+from hisearch.report.words.terms import far_off, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.score.terms import name_of
 from hisearch.search.model.deployments import describe, describe_each, format_devices, hardware
@@ -114,10 +114,12 @@ def _show_miss(result: StudyResult, *, verbose: bool) -> None:
     if nearest is None:
         output.say(failure.text)
         return
-    output.say(f"{failure.text}\n\nThe nearest miss, term by term:")
+    far = far_off(nearest)
+    output.say(f"{failure.text}\n\n{f'{far}. Term by term:' if far else 'The nearest miss, term by term:'}")
     for line in describe_miss(nearest):
         output.say(f"  {line}")
-    output.say(f"\n{_sentence(result, nearest)}")
+    if not far:
+        output.say(f"\n{_sentence(result, nearest)}")
     if verbose:
         _show_deployment(result, nearest)
     else:

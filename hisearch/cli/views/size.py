@@ -14,12 +14,12 @@ from hisearch.cli import output
 from hisearch.cli.views import run as run_view
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows
 from hisearch.report.words.cautions import verdict_of
-from hisearch.report.words.terms import term_lines
+from hisearch.report.words.terms import far_off, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, quantity, titled, usd
 from hisearch.score.terms import RejectionCheck, TermCheck, name_of
 from hisearch.search.model.deployments import formats, hardware
 from hisearch.search.model.trial import Trial
-from hisearch.search.select.recommend import format_term
+from hisearch.search.select.recommend import format_term, is_near
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.documents.from_question import Asked
@@ -41,7 +41,11 @@ def show(result: StudyResult, asked: Asked) -> None:
         output.say(f"Nothing that was tried meets the SLO with {model}", bold=True)
     else:
         output.say(f"{_verb(result)} {_hardware(trial.deployment)} for {model}: {_price(trial)}", bold=True)
-    output.pairs(_deployment(result, trial, asked))
+    far = far_off(trial) if result.recommendation is None else ""
+    if far:
+        output.pairs({"nearest miss": f"{far}.", "traffic": asked.question.describe()})
+    else:
+        output.pairs(_deployment(result, trial, asked))
     output.say()
     _show_terms(result, trial)
     output.say()
@@ -109,7 +113,7 @@ def _outlook(result: StudyResult, asked: Asked) -> dict[str, str]:
         "mind": " ".join(f"{capitalised(note)}." for note in _cautions(result, asked)),
         "rests on": _rests_on(result, asked),
         "report": str(result.run_dir / REPORT),
-        "go on": _go_on(result),
+        "go on": _go_on(result, asked),
     }
     output_rows = {name: text for name, text in rows.items() if text}
     if result.recommendation is None and result.failure is not None:
@@ -252,8 +256,13 @@ def _rests_on(result: StudyResult, asked: Asked) -> str:
     )
 
 
-def _go_on(result: StudyResult) -> str:
-    """The command that runs the study again, with a longer search where this one was cut short."""
+def _go_on(result: StudyResult, asked: Asked) -> str:
+    """The command that runs the study again, longer where it was cut short; else what to change."""
+    nearest = result.nearest_miss
+    if nearest is not None and not is_near(nearest):
+        budget = [] if asked.question.budget_usd is None else ["a higher --budget-usd"]
+        *first, last = [*budget, "another --gpu", "narrower --weights", "a looser --slo"]
+        return f"ask again with {', '.join(first)} or {last}"
     path = shlex.quote(str(result.run_dir / "study.yaml"))
     more = f" --set spec.budget.simulations={_LONGER}" if result.stopped == "simulations" and result.caution else ""
     return f"hisearch run {path}{more}"

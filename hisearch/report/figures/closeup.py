@@ -97,7 +97,7 @@ def figure_latencies(curves: Sequence[LatencyCurve], slo: Sequence[SloTerm]) -> 
     return theme.finish(
         figure,
         xaxis={"title": {"text": "Within (s)"}, **LOG_AXIS},
-        yaxis={"title": {"text": "Share of requests"}, "range": [0, 3.05], **ticks},
+        yaxis={"title": {"text": "Share of requests"}, "range": [-0.15, 3.05], **ticks},
         legend=LEGEND,
     )
 

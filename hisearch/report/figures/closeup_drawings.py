@@ -129,7 +129,7 @@ def _costs(rows: Sequence[CostRow], names: Sequence[str]) -> Drawing:
         )
     first = dict(rows[0].parts)
     total_usd = sum(first.values())
-    shares = [f"{percent(first[item] / total_usd)} {item}" for item in parts if first.get(item, 0.0) > 0]
+    shares = [f"{percent(first[item] / total_usd)} {item.lower()}" for item in parts if first.get(item, 0.0) > 0]
     columns = ("Deployment", *parts, "In all", f"A month ({HOURS_PER_MONTH:g} h)", "Power (kW)", "MWh a month")
     table = NumberTable("Dollars per hour", columns, tuple(lines))
     return drawing("costs", "half", total_usd, shares, names, table=table)

@@ -34,14 +34,14 @@ class Size(NamedTuple):
 
     width: float
     height: float
-    left: float = 52.0
+    left: float = 60.0
     right: float = 14.0
     top: float = 14.0
     bottom: float = 44.0
 
 
 WIDE = Size(800.0, 372.0)
-NARROW = Size(360.0, 340.0, left=46.0)
+NARROW = Size(360.0, 340.0, left=54.0)
 
 
 class Named(NamedTuple):

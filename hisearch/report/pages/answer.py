@@ -15,6 +15,7 @@ from hisearch.score.metrics import metric_of
 from hisearch.score.quantities import HOURS_PER_MONTH, quantity, usd
 from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
 from hisearch.search.model.trial import Trial
+from hisearch.search.select.recommend import is_near
 from hisearch.specs.wording import counted, format_percent
 
 #: Place of the bound on a gauge, as a share of its width.
@@ -57,9 +58,9 @@ class Gauge(NamedTuple):
 
 
 def big_facts(data: ReportInput) -> tuple[BigFact, ...]:
-    """Price, accelerators, probability, and up to which load it holds; () where nothing was simulated."""
+    """Price, accelerators, probability, and up to which load it holds; () where nothing comes near the SLO."""
     trial = data.highlighted
-    if trial is None or "usd_per_hour" not in trial.metrics:
+    if trial is None or "usd_per_hour" not in trial.metrics or (data.recommendation is None and not is_near(trial)):
         return ()
     known = data.confidence or Confidence()
     facts = [_price(trial, known), _accelerators(trial)]
@@ -69,7 +70,7 @@ def big_facts(data: ReportInput) -> tuple[BigFact, ...]:
             BigFact("agents", "Agents", agents, "", (f"{usd(trial.metrics['usd_per_agent_hour'])} an hour each",))
         )
     if data.recommendation is not None:
-        facts.append(_probability(known))
+        facts.append(_probability(known, ended=data.so_far is None))
     facts += [BigFact("load", fact.name, fact.value, fact.unit, (fact.meaning,)) for fact in page.growth(data)]
     return tuple(facts)
 
@@ -96,9 +97,10 @@ def _accelerators(trial: Trial) -> BigFact:
     return BigFact("gpus", "Accelerators", value, "", tuple(dict.fromkeys(lines)))
 
 
-def _probability(known: Confidence) -> BigFact:
+def _probability(known: Confidence, *, ended: bool) -> BigFact:
     if known.chance is None:
-        return BigFact("chance", "Meets the SLO", "not known", "", ("Probability was not looked into",))
+        why = "Probability was not looked into" if ended else "Follows when the study ends"
+        return BigFact("chance", "Meets the SLO", "not known", "", (why,))
     lines = [f"{_level(known)}: {format_range(known.chance_range)}"] if known.chance_range is not None else []
     lines += [f"{round(known.chance * known.draws)} of {known.draws} draws"] if known.draws else []
     value = format_percent(known.chance)

@@ -264,7 +264,7 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
         Caution(
             "May miss the SLO", unsure, unsure and text("cautions", "brief_chance", data.confidence), "sensitivity"
         ),
-        Caution("Trace too short", short, short, "why"),
+        Caution("Too few requests", short, short.removesuffix("."), "why"),
         Caution("Thin margin", thin, text("cautions", "brief_margin", error), "sensitivity"),
         Caution("SLO terms", " ".join(f"{note}." for note in remarks), "; ".join(remarks[:1]), "why"),
         Caution("Changes the model", data.formats, data.formats_brief or data.formats, "trades"),

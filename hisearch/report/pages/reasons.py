@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from hisearch.report.data.confidence import Chance
 from hisearch.report.data.inputs import ReportInput
-from hisearch.report.pages.trades import price_change, trades, violation_of
+from hisearch.report.pages.trades import chance_of, price_change, trades
+from hisearch.report.words.cautions import Verdict, verdict_on
 from hisearch.report.words.chances import format_chance
+from hisearch.report.words.terms import violation_of
 from hisearch.score.quantities import UNDEFINED, quantity, usd
 from hisearch.score.stated import LATENCIES
 from hisearch.search.model.deployments import describe_each, hardware
@@ -31,14 +34,14 @@ RULES = {
 
 
 class Rung(NamedTuple):
-    """A price. kind: ``chosen``, ``ok`` or ``miss``; share: of the longest bar, 0 to 1."""
+    """A price. kind: ``chosen`` or its verdict's; share: of the longest bar, 0 to 1."""
 
     kind: str
     line: str
     who: str
     price: str
     share: float
-    verdict: str
+    verdict: Verdict
 
 
 class Ladder(NamedTuple):
@@ -56,13 +59,13 @@ class BarCell(NamedTuple):
 
 
 class AlternativeRow(NamedTuple):
-    """A deployment against the recommendation. roles: what it is best in; meets: in the simulation."""
+    """A deployment against the recommendation. roles: what it is best in."""
 
     roles: str
     line: str
     number: int
     chosen: bool
-    meets: bool
+    verdict: Verdict
     change: str
     cells: tuple[BarCell, ...]
 
@@ -81,22 +84,30 @@ def ladder(data: ReportInput) -> Ladder:
         return _misses(data)
     best, baseline = data.recommendation.trial, data.recommendation.baseline
     less = [t for t in data.trials if t.comparable and not t.feasible and price_of(t) < price_of(best)]
-    entries = [(trial, "", "miss") for trial in _nearest(less)]
-    entries.append((best, data.title_of_chosen, "chosen"))
+    entries = [(trial, "", _verdict(trial, None)) for trial in _nearest(less)]
+    entries.append((best, data.title_of_chosen, _verdict(best, chance_of(best.number, data))))
     entries += [
-        (trial, capitalised(trade.partition(":")[0].strip("., ")), "ok")
+        (trial, capitalised(trade.partition(":")[0].strip("., ")), _verdict(trial, chance_of(trial.number, data)))
         for trial, trade in data.recommendation.runner_ups
         if len(trade.partition(":")[0]) < 50
     ]
     if baseline is not None and baseline.metrics:
-        entries.append((baseline, "Engine's defaults", "ok" if baseline.feasible else "miss"))
-    return _rungs(entries)
+        entries.append((baseline, "Engine's defaults", _verdict(baseline, None)))
+    return _rungs(entries, best.number)
+
+
+def _verdict(trial: Trial, chance: Chance | None) -> Verdict:
+    """Whether it meets the SLO; where not, what it misses most."""
+    verdict = verdict_on(trial.feasible, chance)
+    return verdict if trial.feasible else verdict._replace(words=violation_of(trial))
 
 
 def _misses(data: ReportInput) -> Ladder:
     trials = [trial for trial in data.trials if trial.comparable]
     chosen = data.nearest_miss
-    return _rungs([(trial, data.title_of_chosen if trial is chosen else "", "miss") for trial in _nearest(trials)])
+    return _rungs(
+        [(trial, data.title_of_chosen if trial is chosen else "", _verdict(trial, None)) for trial in _nearest(trials)]
+    )
 
 
 def _nearest(trials: list[Trial]) -> list[Trial]:
@@ -109,23 +120,20 @@ def _nearest(trials: list[Trial]) -> list[Trial]:
     return sorted(by_price.values(), key=lambda trial: trial.worst_violation)[:_CHEAPER]
 
 
-def _rungs(entries: list[tuple[Trial, str, str]]) -> Ladder:
-    entries = sorted(
-        {trial.number: (trial, who, kind) for trial, who, kind in reversed(entries)}.values(),
-        key=lambda entry: entry[0].metrics["usd_per_hour"],
-    )
+def _rungs(entries: list[tuple[Trial, str, Verdict]], chosen: int | None = None) -> Ladder:
+    entries = sorted({entry[0].number: entry for entry in reversed(entries)}.values(), key=_price_of)
     lines, common = _without_common(describe_each([trial.deployment for trial, _, _ in entries]))
     most = max((trial.metrics["usd_per_hour"] for trial, _, _ in entries), default=1.0) or 1.0
     rungs = tuple(
         Rung(
-            kind,
+            "chosen" if trial.number == chosen else verdict.kind,
             line,
             who,
             usd(trial.metrics["usd_per_hour"]),
             trial.metrics["usd_per_hour"] / most,
-            "meets the SLO" if trial.feasible else violation_of(trial),
+            verdict,
         )
-        for (trial, who, kind), line in zip(entries, lines, strict=True)
+        for (trial, who, verdict), line in zip(entries, lines, strict=True)
     )
     return Ladder(rungs, common)
 
@@ -135,6 +143,10 @@ def _without_common(lines: list[str]) -> tuple[list[str], str]:
     parts = [line.split(_BETWEEN) for line in lines]
     common = [part for part in parts[0][1:] if all(part in other[1:] for other in parts)] if len(parts) > 1 else []
     return [_BETWEEN.join(p for p in line if p not in common) for line in parts], _BETWEEN.join(common)
+
+
+def _price_of(entry: tuple[Trial, str, Verdict]) -> float:
+    return entry[0].metrics["usd_per_hour"]
 
 
 def alternatives(data: ReportInput) -> Alternatives | None:
@@ -152,18 +164,19 @@ def alternatives(data: ReportInput) -> Alternatives | None:
     names = _columns(data, trials)
     lines, common = _without_common(describe_each([trial.deployment for trial in trials]))
     tops = {name: max((v for t in trials if math.isfinite(v := _value(t, name))), default=1.0) or 1.0 for name in names}
-    chances = {t.number: data.confidence.chance_of(t.number, best.number) for t in trials} if data.confidence else {}
+    chances = {trial.number: chance_of(trial.number, data) for trial in trials}
     rows = []
     for trial, line in zip(trials, lines, strict=True):
         cells = [
             BarCell(quantity(name).show(_value(trial, name)), _share(_value(trial, name), tops[name])) for name in names
         ]
         if any(chances.values()):
-            chance = chances.get(trial.number)
+            chance = chances[trial.number]
             cells.append(BarCell(format_chance(chance) or UNDEFINED, None if chance is None else chance.value))
         change = "" if trial is best else price_change(trial, best)
         named = " · ".join(dict.fromkeys(roles[trial.number]))
-        rows.append(AlternativeRow(named, line, trial.number, trial is best, trial.feasible, change, tuple(cells)))
+        verdict = verdict_on(trial.feasible, chances[trial.number])
+        rows.append(AlternativeRow(named, line, trial.number, trial is best, verdict, change, tuple(cells)))
     columns = (*(quantity(name).label for name in names), *(["Chance to hold"] if any(chances.values()) else []))
     return Alternatives(columns, tuple(rows), common)
 

@@ -8,12 +8,14 @@ from typing import Literal, NamedTuple
 
 from hisearch.report.data.confidence import Chance, Confidence
 from hisearch.report.data.inputs import ReportInput
+from hisearch.report.words.cautions import Verdict, verdict_on
 from hisearch.report.words.chances import format_chance
-from hisearch.report.words.terms import term_lines
-from hisearch.score.quantities import UNDEFINED, percent, quantity, titled, usd
+from hisearch.report.words.terms import violation_of
+from hisearch.score.quantities import percent, quantity, usd
 from hisearch.score.stated import LATENCIES
 from hisearch.search.model.deployments import describe, hardware
 from hisearch.search.model.trial import Trial, metric_of, price_of
+from hisearch.search.select.recommend import is_near
 from hisearch.specs.wording import SURE, format_percent
 
 Role = Literal["cheaper", "surer", "faster", "survives an update"]
@@ -28,8 +30,7 @@ class Trade(NamedTuple):
 
     trial: None where there is none, ``effect`` then says so, and where it was simulated without its spare replica.
     change: of the price, as text; "" without a deployment. effect: what it gives or takes, as text. hardware, line:
-    short and full description. meets: it meets the SLO in the simulation, with 90 % or more where its probability is
-    known.
+    short and full description. verdict: whether it meets the SLO.
     """
 
     role: Role
@@ -39,7 +40,7 @@ class Trade(NamedTuple):
     effect: str
     hardware: str
     line: str
-    meets: bool
+    verdict: Verdict
 
 
 def trades(data: ReportInput) -> tuple[Trade, ...]:
@@ -56,14 +57,20 @@ def _spare(data: ReportInput) -> tuple[Trade, ...]:
         return ()
     spare, best = data.spare, _best(data)
     effect = "The SLO holds while a replica is updated, drained or lost"
-    chance = data.confidence.chance_of(spare.of_trial, best.number) if data.confidence is not None else None
+    chance = chance_of(spare.of_trial, data)
     effect += f", {format_chance(chance)} likely" if chance is not None else ""
     line, price = hardware(spare.deployment), spare.usd_per_hour
     change = price_change_of(price, best)
-    sure = chance is None or chance.value >= SURE
     return (
         Trade(
-            "survives an update", None, f"{usd(price)} an hour", change, effect, line, describe(spare.deployment), sure
+            "survives an update",
+            None,
+            f"{usd(price)} an hour",
+            change,
+            effect,
+            line,
+            describe(spare.deployment),
+            verdict_on(True, chance),
         ),
     )
 
@@ -74,19 +81,8 @@ def first_latency(data: ReportInput) -> str | None:
     return next((label for label in labels if label.partition("_")[0] in LATENCIES), None)
 
 
-def violation_of(trial: Trial) -> str:
-    """What a trial misses most: ``misses TPOT p99 by 40 %``."""
-    missed = [(check, line) for check, line in zip(trial.slo, term_lines(trial.slo), strict=True) if not line.met]
-    if not missed:
-        return ""
-    check, line = max(missed, key=lambda pair: pair[0].violation)
-    if line.margin == UNDEFINED or not math.isfinite(check.violation):
-        return f"misses {titled(check)}"
-    return f"misses {titled(check)} by {percent(check.violation)}"
-
-
 def _cheaper(data: ReportInput) -> Trial | None:
-    """The likeliest for less, the rule's own choice, the cheapest within the SLO, or the nearest miss."""
+    """The likeliest for less, the rule's own choice, the cheapest within the SLO, or a near miss."""
     best = _best(data)
     known = data.confidence or Confidence()
     for priced in (known.between, known.nominal):
@@ -96,8 +92,8 @@ def _cheaper(data: ReportInput) -> Trial | None:
     meeting = [trial for trial in less if trial.feasible]
     if meeting:
         return min(meeting, key=lambda trial: (price_of(trial), trial.number))
-    finite = [trial for trial in less if math.isfinite(trial.worst_violation)]
-    return min(finite, key=lambda trial: (trial.worst_violation, price_of(trial), trial.number), default=None)
+    near = [trial for trial in less if is_near(trial)]
+    return min(near, key=lambda trial: (trial.worst_violation, price_of(trial), trial.number), default=None)
 
 
 def _surer(data: ReportInput) -> Trial | None:
@@ -145,8 +141,7 @@ def _best(data: ReportInput) -> Trial:
 
 def _trade(role: Role, trial: Trial | None, data: ReportInput) -> Trade:
     if trial is None:
-        return Trade(role, None, "", "", _reason_for_none(role, data), "", "", False)
-    chance = _chance(trial, data)
+        return Trade(role, None, "", "", _reason_for_none(role, data), "", "", verdict_on(False, None))
     effect = {"cheaper": _effect_of_cheaper, "surer": _effect_of_surer, "faster": _effect_of_faster}[role]
     return Trade(
         role,
@@ -156,7 +151,7 @@ def _trade(role: Role, trial: Trial | None, data: ReportInput) -> Trade:
         effect(trial, data),
         hardware(trial.deployment),
         describe(trial.deployment),
-        trial.feasible and (chance is None or chance.value >= SURE),
+        verdict_on(trial.feasible, chance_of(trial.number, data)),
     )
 
 
@@ -178,15 +173,18 @@ def _reason_for_none(role: Role, data: ReportInput) -> str:
     if role == "surer":
         known = data.confidence.chance if data.confidence is not None else None
         if known is None:
-            return "How likely it holds was not looked into."
+            return "How likely it holds was not looked into." if data.so_far is None else "Follows when the study ends."
         return "None found." if known < SURE else f"Not needed: it holds with {format_percent(known)}."
-    return "No cheaper one was simulated." if role == "cheaper" else "No faster one was found."
+    if role == "faster":
+        return "No faster one was found."
+    less = any(trial.comparable and price_of(trial) < price_of(_best(data)) for trial in data.trials)
+    return "No cheaper one comes near the SLO." if less else "No cheaper one was simulated."
 
 
 def _effect_of_cheaper(trial: Trial, data: ReportInput) -> str:
     if not trial.feasible:
         return violation_of(trial)
-    chance = format_chance(_chance(trial, data))
+    chance = format_chance(chance_of(trial.number, data))
     if chance:
         return f"{chance} likely to hold the SLO{_instead(data)}{_cheapest(trial, data)}"
     return f"{percent(trial.worst_margin)} of the tightest bound left, not {percent(_best(data).worst_margin)}"
@@ -201,17 +199,18 @@ def _cheapest(trial: Trial, data: ReportInput) -> str:
 
 
 def _effect_of_surer(trial: Trial, data: ReportInput) -> str:
-    chance = format_chance(_chance(trial, data))
+    chance = format_chance(chance_of(trial.number, data))
     return f"{chance} likely to hold the SLO{_instead(data)}" if chance else "more likely to hold the SLO"
 
 
 def _instead(data: ReportInput) -> str:
-    chance = format_chance(_chance(_best(data), data))
+    chance = format_chance(chance_of(_best(data).number, data))
     return f", not {chance}" if chance else ""
 
 
-def _chance(trial: Trial, data: ReportInput) -> Chance | None:
-    return data.confidence.chance_of(trial.number, _best(data).number) if data.confidence is not None else None
+def chance_of(trial: int, data: ReportInput) -> Chance | None:
+    """The probability of a trial, by its number; None where it is not known."""
+    return data.confidence.chance_of(trial, _best(data).number) if data.confidence is not None else None
 
 
 def _effect_of_faster(trial: Trial, data: ReportInput) -> str:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hisearch.report.data.confidence import Confidence
+from hisearch.report.data.confidence import Chance, Confidence
+from hisearch.report.words.chances import format_chance
 from hisearch.report.words.templating import text
 from hisearch.report.words.terms import TermLine, term_lines
 from hisearch.score.metrics import metric_of
@@ -103,6 +104,15 @@ def verdict_of(line: TermLine, chance: float | None) -> Verdict:
     if chance is not None and chance < SURE:
         return Verdict("?", "unsure", "unsure")
     return Verdict("✓", line.verdict, "ok")
+
+
+def verdict_on(feasible: bool, chance: Chance | None) -> Verdict:
+    """The same of a whole deployment, from its simulation and its probability where that is known."""
+    if not feasible:
+        return Verdict("✗", "misses the SLO", "miss")
+    if chance is not None and chance.value < SURE:
+        return Verdict("?", f"{format_chance(chance)} likely to meet it", "unsure")
+    return Verdict("✓", "meets the SLO", "ok")
 
 
 def may_miss(confidence: Confidence | None, run: str = "RUN") -> str:

@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from hisearch.report.data.comparison import CONFIDENCE
-from hisearch.report.words.terms import seconds
+from hisearch.report.words.terms import far_off, seconds
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.search.model.deployments import (
     SHAPES,
@@ -35,7 +35,7 @@ _BEFORE_PERCENT = re.compile(r"(?<=\d) (?=%)")
 
 _FILTERS = (
     *(counted, format_percent, listed, percent, quantity, seconds, significant, usd),
-    *(format_devices, format_kv_connector, formats, formats_of, shape_of, stores),
+    *(far_off, format_devices, format_kv_connector, formats, formats_of, shape_of, stores),
 )
 _GLOBALS = {
     "CONFIDENCE": CONFIDENCE,
@@ -88,7 +88,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         finalize=unbroken,
     )
-    environment.filters |= {function.__name__: function for function in (*_FILTERS, age)}
+    environment.filters |= {function.__name__: function for function in (*_FILTERS, age, simulated_of)}
     environment.filters["engine_title"] = ENGINE_TITLES.__getitem__
     environment.globals |= {**_GLOBALS, "text": text}
     return environment
@@ -100,6 +100,13 @@ def age(seconds_ago: float) -> str:
         if seconds_ago >= 2 * length_s:
             return f"{seconds_ago // length_s:.0f} {unit}{'s' if unit == 'day' else ''}"
     return f"{seconds_ago:.0f} s"
+
+
+def simulated_of(simulations: int, budget: int) -> str:
+    """``40 of at most 60 simulations``; what comes after the search may use more than its budget."""
+    if simulations <= budget:
+        return f"{simulations:,} of at most {counted(budget, 'simulation')}"
+    return f"{counted(simulations, 'simulation')}, some beyond the search's {budget:,}"
 
 
 def asset(name: str) -> str:

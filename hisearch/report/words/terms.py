@@ -6,8 +6,11 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hisearch.score.quantities import UNDEFINED, percent, quantity, significant, titled
+from hisearch.score.quantities import UNDEFINED, percent, quantity, significant, titled, usd
 from hisearch.score.terms import Check, LimitCheck, RejectionCheck, name_of
+from hisearch.search.model.deployments import hardware
+from hisearch.search.model.trial import Trial
+from hisearch.search.select.recommend import is_near
 
 
 class TermLine(NamedTuple):
@@ -62,3 +65,22 @@ def seconds(value_s: float) -> str:
     if not math.isfinite(value_s):
         return significant(value_s)
     return f"{significant(value_s * 1e3)} ms" if abs(value_s) < 1.0 else f"{significant(value_s)} s"
+
+
+def violation_of(trial: Trial) -> str:
+    """What a trial misses most: ``misses TPOT p99 by 40 %``."""
+    missed = [(check, line) for check, line in zip(trial.slo, term_lines(trial.slo), strict=True) if not line.met]
+    if not missed:
+        return ""
+    check, line = max(missed, key=lambda pair: pair[0].violation)
+    if line.margin == UNDEFINED or not math.isfinite(check.violation):
+        return f"misses {titled(check)}"
+    return f"misses {titled(check)} by {percent(check.violation)}"
+
+
+def far_off(miss: Trial) -> str:
+    """That even the nearest miss is none to buy: ``Nothing comes near: the closest, … misses …``; "" of a near one."""
+    if is_near(miss):
+        return ""
+    price = usd(miss.metrics["usd_per_hour"])
+    return f"Nothing comes near: the closest, {hardware(miss.deployment)} at {price} per hour, {violation_of(miss)}"

@@ -26,6 +26,9 @@ from hisearch.specs.wording import counted, format_percent, listed
 EQUAL_MARGIN = 0.01
 EQUAL_GOODPUT = 0.01
 
+#: A miss is near while no value is beyond its bound by more than this share of it: at most twice the bound.
+NEAR_MISS = 1.0
+
 
 def recommend(trials: Sequence[Trial], objectives: Sequence[str]) -> Recommendation | None:
     """The recommended deployment, with the reason and up to six runner-ups; None if nothing is feasible.
@@ -109,6 +112,11 @@ def nearest_miss(trials: Sequence[Trial]) -> Trial | None:
     """The infeasible deployment whose worst miss is smallest; None without any."""
     missed = [trial for trial in trials if trial.comparable and not trial.feasible]
     return min(missed, key=miss_order, default=None)
+
+
+def is_near(miss: Trial) -> bool:
+    """Whether an infeasible deployment comes near enough to be offered: see ``NEAR_MISS``."""
+    return miss.worst_violation <= NEAR_MISS
 
 
 def describe_miss(trial: Trial) -> list[str]:
