@@ -128,10 +128,8 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         # Of all blocks: the pool has one more, which never holds KV.
         watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page + 1)),
         capacity_policy=_CAPACITY_POLICIES[engine.capacity_policy],
-        # Without chunks, prompts come in order whatever the policy (MicroBatchScheduler: ctx_chunk_config is None).
-        chunking_policy=_CHUNKING_POLICIES[engine.chunking_policy]
-        if engine.chunked_prefill
-        else la.FIRST_COME_FIRST_SERVED,
+        # Of no effect without chunks (MicroBatchScheduler: ctx_chunk_config is None).
+        chunking_policy=_CHUNKING_POLICIES[engine.chunking_policy] if engine.chunked_prefill else 0,
         wait_steps=engine.batch_wait_timeout_iters,
         wait_tokens=engine.batch_wait_max_tokens_ratio * engine.chunk_tokens,
         balances_ranks=engine.attention_dp_balance,
