@@ -369,7 +369,9 @@ def _offline(
         for batch in _batches(entrants, threads):
             if rates and time.monotonic() - began > seconds:
                 break
-            rates += Parallel(n_jobs=threads, backend="threading")(delayed(rate_of)(one, duration_s) for one in batch)
+            rates += Parallel(n_jobs=threads, backend="threading")(
+                delayed(rate_of)(entrant, duration_s) for entrant in batch
+            )
         return sorted(zip(rates, entrants, strict=False), key=lambda rated: -rated[0])
 
     entrants = entrants_of(study.problem(simulation), screen(study.problem(simulation), 10_000))

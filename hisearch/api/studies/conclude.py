@@ -102,8 +102,8 @@ def _bandwidths(simulation: Simulation, outcome: SearchOutcome, best: Trial) -> 
         changed = type(simulation)(replace(world, devices=devices))
         return changed.evaluate_disturbed(deployment, world.trace, lambda costs: costs)
 
-    found = rivals(simulation.book, outcome.trials, best)
-    return bandwidth_wins(found, best, world.devices, evaluate, simulation.book.cost)
+    others = rivals(simulation.book, outcome.trials, best)
+    return bandwidth_wins(others, best, world.devices, evaluate, simulation.book.cost)
 
 
 def uncertainty_of(resolved: ResolvedStudy, simulation: Simulation) -> Uncertainty:

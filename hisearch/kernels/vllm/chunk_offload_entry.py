@@ -185,7 +185,7 @@ def _go_idle(sim, w, now, preempted):
 
 @kernel
 def _fast_forward_limit(sim, w, preempted):
-    """Steps as for ``vllm.fast_forward_limit``, in which also nothing is transferred.
+    """Steps as for ``step.fast_forward_limit``, in which also nothing is transferred.
 
     A page taken may be one that the first waiting request hits, so that it would load it instead.
     """
@@ -195,7 +195,7 @@ def _fast_forward_limit(sim, w, preempted):
     looks = worker.running < sim.config.max_running and worker.waiting + sim.connectors[w].skipped > 0
     if looks and (sim.connectors[w].skipped > 0 or sim.offloading.workers_per_store > 1):
         return 1
-    limit = vllm.fast_forward_limit(sim, w, preempted)
+    limit = step.fast_forward_limit(sim, w, preempted)
     if not looks:
         return limit
     steps = 1

@@ -47,8 +47,8 @@ def rivals(book: PriceBook, trials: Iterable[Trial], best: Trial, kinds: Iterabl
     ours = hardware_kind(best.deployment)
     missing = [Rival(kind, None) for kind in dict.fromkeys(kinds) if kind not in {ours, *groups}]
     groups.pop(ours, None)
-    found = [(_rival(book, hardware, of_kind, best), hardware) for hardware, of_kind in groups.items()]
-    return [rival for rival, _ in sorted(found, key=_order)] + missing
+    compared = [(_rival(book, hardware, of_kind, best), hardware) for hardware, of_kind in groups.items()]
+    return [rival for rival, _ in sorted(compared, key=_order)] + missing
 
 
 def _order(entry: tuple[Rival, str]) -> tuple[bool, float, str]:
