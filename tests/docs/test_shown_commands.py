@@ -67,6 +67,7 @@ SLOW = {
 OTHERS = {
     "pip": "installs from a package index",
     "python": "runs in an environment that has an engine: tests/record/test_vllm.py",
+    ".engines/vllm-0.33.0/bin/python": "is such an environment's: tests/record/test_vllm.py",
     "git": "clones from an address that pages do not know",
     "cd": "belongs to the clone",
     "mkdir": "makes a folder",

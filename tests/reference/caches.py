@@ -50,8 +50,11 @@ def capacity_tokens(worker: Any) -> int:
 
 
 def waiting_requests(worker: Any) -> int:
-    """Requests in the scheduler's queue."""
-    return len(worker.waiting if isinstance(worker, SglangWorker | VllmWorker) else worker.queue)
+    """Requests in the scheduler's queue, and those that its next pass receives."""
+    if isinstance(worker, SglangWorker):
+        received_next = worker.inbox if worker.config.scheduler_recv_interval == 1 else []
+        return len(worker.waiting) + len(received_next)
+    return len(worker.waiting if isinstance(worker, VllmWorker) else worker.queue)
 
 
 def _in_tree(tree: RadixTree, keys: Sequence[Any]) -> int:

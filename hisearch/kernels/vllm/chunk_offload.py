@@ -209,6 +209,10 @@ def _release_unhashed(sim, w, r):
     cache_id = sim.workers[w].cache_id
     blocks = sim.trace.input_tokens[r] // size
     pages = size // sim.config.page_tokens
+    # Each takes a record, beyond what an event may take without being asked.
+    if sim.counters[la.NODES_LEFT] < blocks + la.NODES_PER_REQUEST * (sim.config.max_running + 2):
+        sim.counters[la.FAULT] = la.NODE_POOL_FULL
+        return
     for k in range(blocks):
         queue.push_read_first(sim, cache_id, pages, lists.path_end(sim, r), k * size)
     queue.push_empty_first(sim, cache_id, lists.pages(sim, request.computed) - blocks * pages)
