@@ -25,6 +25,7 @@ from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.reading import result_of
 from hisearch.simulate.results.result import Result
 from hisearch.specs.base import EngineName
+from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.tiers import KvConnectorName
 from hisearch.traces.compiled import CompiledTrace
@@ -55,15 +56,18 @@ class EngineStuck(EngineOutOfMemory):
     """The simulated engine's requests keep preempting each other, so that none progresses."""
 
 
-#: An engine and the KV connector of its tiers, None without tiers; or the decode workers of any engine.
-Variant = tuple[EngineName, KvConnectorName | None] | Literal["decode"]
+#: An engine, its release ("": the newest), and the KV connector of its tiers, None without tiers; or the decode workers
+#: of any engine.
+Variant = tuple[EngineName, str, KvConnectorName | None] | Literal["decode"]
 
 
-def _engine_entries(variant: Variant) -> tuple[int, ...]:
+def _engine_entry_of(variant: Variant) -> int:
+    """Of a worker whose scheduler is alone; others are compiled when they are met."""
     if variant == "decode":
-        return (pool_arrays.DECODE_ENTRY,)
-    name, kv_connector = variant
-    return offload_arrays.engine_entries(pool_arrays.ENGINES[name], kv_connector)
+        return pool_arrays.DECODE_ENTRY
+    name, version, kv_connector = variant
+    by_today = name == "vllm" and rules_in_force("vllm", version)["offloads_by_chunk"]
+    return offload_arrays.engine_entry(pool_arrays.ENGINES[name], kv_connector, by_today)
 
 
 #: Called with the entries of engines whose kernels, or the event loop's, are about to be compiled.
@@ -100,7 +104,7 @@ def _notify(entries: Sequence[int]) -> None:
 
 def prepare(variants: Iterable[Variant]) -> None:
     """Compile the kernels of these engines now, in parallel, unless compiled already."""
-    _prepare(list(dict.fromkeys(entry for variant in variants for entry in _engine_entries(variant))))
+    _prepare(list(dict.fromkeys(map(_engine_entry_of, variants))))
 
 
 def _prepare(entries: Sequence[int]) -> None:

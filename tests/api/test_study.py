@@ -14,10 +14,10 @@ from hisearch.search.records.journal import JournalError
 
 def test_engines_are_prepared_with_and_without_tiers(study_file: Path) -> None:
     assert load_study(study_file).variants == [
-        ("sglang", None),
-        ("sglang", "hicache"),
-        ("vllm", None),
-        ("vllm", "offload"),
+        ("sglang", "", None),
+        ("sglang", "", "hicache"),
+        ("vllm", "", None),
+        ("vllm", "", "offload"),
     ]
 
 

@@ -159,9 +159,15 @@ def test_each_engine_entry_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(compilation, "prepare", prepared.extend)
     monkeypatch.setattr(engine, "_prepared", set())
     engine.prepare(
-        [("vllm", "lmcache"), ("sglang", None), ("sglang", "hicache"), ("vllm", None), ("trtllm", "offload")]
-    )
-    assert prepared == [la.VLLM_LMCACHE, la.SGLANG, la.VLLM, la.TRTLLM]
+        [
+            ("vllm", "", "lmcache"), ("sglang", "", None), ("sglang", "0.5.9", "hicache"), ("vllm", "", None),
+            ("trtllm", "", "offload"), ("vllm", "", "offload"), ("vllm", "0.33.0", "offload"),
+            ("vllm", "0.19.1", "offload"),
+        ]
+    )  # fmt: skip
+    assert prepared == [
+        la.VLLM_LMCACHE, la.SGLANG, la.VLLM, la.TRTLLM, la.VLLM_CHUNK_OFFLOAD, la.VLLM_OFFLOAD
+    ]  # fmt: skip
 
 
 def test_every_engine_entry_has_a_name() -> None:

@@ -115,12 +115,12 @@ class Study(Shown):
 
     @property
     def variants(self) -> list[Variant]:
-        """The engines that the search may simulate, each with its possible KV connectors."""
+        """The engines that the search may simulate, each with its release and its possible KV connectors."""
         from hisearch.search.model.tier_choices import TierChoices
 
         space = self.resolved.space.spec
         variants: list[Variant] = [
-            (engine, kv_connector)
+            (engine, space.execution.versions.get(engine, ""), kv_connector)
             for engine in space.execution.engines
             for kv_connector in TierChoices(space.cache, engine, {}).possible_kv_connectors
         ]

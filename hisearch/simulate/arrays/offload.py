@@ -36,16 +36,16 @@ def by_chunk(plan: WorkerPlan) -> bool:
     return kv_connector_of(plan) == "offload" and rules["offloads_by_chunk"] and plan.scheduler_kind == "alone"
 
 
-def engine_entries(engine: int, kv_connector: str | None) -> tuple[int, ...]:
-    """Codes of the engine entries for an engine with this KV connector, of all releases; None or "": none."""
+def engine_entry(engine: int, kv_connector: str | None, by_today: bool) -> int:
+    """Code of the engine entry for an engine with this KV connector.
+
+    kv_connector: None or "": none. by_today: whether vLLM's offloading goes by today's rules (``by_chunk``).
+    """
     if engine != la.VLLM or not kv_connector:
-        return (engine,)
-    return {"offload": (la.VLLM_OFFLOAD, la.VLLM_CHUNK_OFFLOAD), "lmcache": (la.VLLM_LMCACHE,)}[kv_connector]
-
-
-def engine_entry(engine: int, plan: WorkerPlan) -> int:
-    """Code of the engine entry for a worker."""
-    return engine_entries(engine, kv_connector_of(plan))[by_chunk(plan)]
+        return engine
+    if kv_connector == "lmcache":
+        return la.VLLM_LMCACHE
+    return la.VLLM_CHUNK_OFFLOAD if by_today else la.VLLM_OFFLOAD
 
 
 def arrays(

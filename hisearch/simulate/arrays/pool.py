@@ -75,7 +75,8 @@ def entry_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
         return DECODE_ENTRY
     if plan.groups is not None:
         return la.VLLM_GROUPS
-    return offload_arrays.engine_entry(ENGINES[plan.engine.name], plan)
+    kv_connector, by_today = offload_arrays.kv_connector_of(plan), offload_arrays.by_chunk(plan)
+    return offload_arrays.engine_entry(ENGINES[plan.engine.name], kv_connector, by_today)
 
 
 def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
