@@ -582,13 +582,10 @@ def _of_release(system: System, version: str) -> System:
 
 
 def trtllm_host_systems() -> st.SearchStrategy[System]:
-    """Deployments of TensorRT-LLM with its host cache.
-
-    Not behind ``endpoint_picker``: of the share of KV memory in use, kernel and reference tell it different figures.
-    """
+    """Deployments of TensorRT-LLM with its host cache."""
     return st.builds(
         replace,
-        systems(trtllm_engines(), repeats=True).filter(lambda system: system.router.policy != "endpoint_picker"),
+        systems(trtllm_engines(), repeats=True),
         host_tokens=st.sampled_from([16, 64, 300, 1000, 4000, 100_000]),
         host_laws=st.tuples(COPY_LAWS, COPY_LAWS),
     )

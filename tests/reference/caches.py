@@ -50,11 +50,13 @@ def capacity_tokens(worker: Any) -> int:
 
 
 def waiting_requests(worker: Any) -> int:
-    """Requests in the scheduler's queue, and those that its next pass receives."""
+    """Requests that have not started: of SGLang also those that its next pass receives."""
     if isinstance(worker, SglangWorker):
         received_next = worker.inbox if worker.config.scheduler_recv_interval == 1 else []
         return len(worker.waiting) + len(received_next)
-    return len(worker.waiting if isinstance(worker, VllmWorker) else worker.queue)
+    if isinstance(worker, VllmWorker):
+        return len(worker.waiting)
+    return len(worker.queue) + sum(not live.started for live in worker.active)
 
 
 def _in_tree(tree: RadixTree, keys: Sequence[Any]) -> int:
