@@ -14,13 +14,18 @@ from hisearch.kernels.traffic import pools
 
 
 @kernel
+def column(route, place):
+    """Word of ``Fleet.prefix_index`` that has the bit of the member at ``place``, and the bit."""
+    place = np.int64(place)
+    return route.word + place // 64, np.uint64(1) << np.uint64(place % 64)
+
+
+@kernel
 def forget(fleet, route, m):
     """Nothing is known of member ``m`` any more, which takes no more requests."""
     if route.words == 0:
         return
-    place = np.int64(fleet.members[m].place)
-    word = route.word + place // 64
-    bit = np.uint64(1) << np.uint64(place % 64)
+    word, bit = column(route, fleet.members[m].place)
     for s in range(fleet.prefix_index.shape[0]):
         fleet.prefix_index[s, word] &= ~bit
     fleet.members[m].prefix_index_tokens = 0
@@ -41,9 +46,7 @@ def match(fleet, route, m, r, now):
         for w in range(member.index * sim.config.schedulers, (member.index + 1) * sim.config.schedulers):
             most = max(most, outlook.cached_tokens(sim, w, s, limit, now))
         return most
-    place = np.int64(fleet.members[m].place)
-    word = route.word + place // 64
-    bit = np.uint64(1) << np.uint64(place % 64)
+    word, bit = column(route, fleet.members[m].place)
     while s > 0 and not fleet.prefix_index[s, word] & bit:
         s = trace.parent[s]
     return trace.end_tokens[s]
@@ -61,8 +64,6 @@ def look_where_due(fleet, route, now):
         m = fleet.up[route.first + k]
         member = fleet.members[m]
         sim = pools.at(fleet, member.pool)
-        place = np.int64(member.place)
-        word = route.word + place // 64
-        bit = np.uint64(1) << np.uint64(place % 64)
+        word, bit = column(route, member.place)
         for w in range(member.index * sim.config.schedulers, (member.index + 1) * sim.config.schedulers):
             outlook.depict(sim, w, fleet.prefix_index, word, bit, now)

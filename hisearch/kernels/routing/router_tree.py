@@ -17,7 +17,7 @@ import numpy as np
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.layout import fleet as fl
-from hisearch.kernels.routing import draws
+from hisearch.kernels.routing import draws, prefix_index
 from hisearch.kernels.traffic import flow
 
 #: Matches at clocks divisible by this stamp the node where they ended.
@@ -36,12 +36,6 @@ def clear(fleet):
 
 
 @kernel
-def _column(route, place):
-    """Word of ``Fleet.prefix_index`` that has the bit of ``place``, and the bit."""
-    return route.word + place // 64, np.uint64(1) << np.uint64(place % 64)
-
-
-@kernel
 def deepest_match(fleet, k, r):
     """The deepest trace node of ``r``'s prompt that is in the tree of route ``k``; 0: none."""
     model = k // fl.SIDES
@@ -57,7 +51,7 @@ def _is_named(fleet, route, k, s):
     name = np.int64(fleet.tree[fleet.tree[s, k // fl.SIDES].bottom, k // fl.SIDES].name)
     if name == DRAWN:
         return False
-    word, bit = _column(route, name)
+    word, bit = prefix_index.column(route, name)
     return fleet.prefix_index[s, word] & bit != 0
 
 
@@ -71,7 +65,7 @@ def worker_named(fleet, route, k, s, told):
     if not _is_named(fleet, route, k, s):
         count = 0
         for place in range(route.members):
-            word, bit = _column(route, place)
+            word, bit = prefix_index.column(route, place)
             if fleet.prefix_index[s, word] & bit:
                 fleet.candidates[route.first + count] = place
                 count += 1
@@ -119,7 +113,7 @@ def insert(fleet, route, k, m, r):
     """Request ``r`` goes to member ``m``: its whole prompt is entered for it at once."""
     trace, model, member = fleet.trace, k // fl.SIDES, fleet.members[m]
     place = np.int64(member.place)
-    word, bit = _column(route, place)
+    word, bit = prefix_index.column(route, place)
     keeps_stamps = fleet.stamps.shape[0] > 0
     end = np.int64(trace.prompt_node[r])
     gained = 0
@@ -171,7 +165,7 @@ def prune(fleet, k):
 @kernel
 def _leaves(fleet, route, k, m, below):
     """Ends of the paths of member ``m`` as (stamp, trace node), and in ``below`` (M,) its nodes below each node."""
-    word, bit = _column(route, np.int64(fleet.members[m].place))
+    word, bit = prefix_index.column(route, fleet.members[m].place)
     column = route.first + fleet.members[m].place
     leaves = [(np.int64(0), np.int64(0)) for _ in range(0)]
     for s in range(fleet.tree.shape[0] - 1, 0, -1):
@@ -186,7 +180,7 @@ def _leaves(fleet, route, k, m, below):
 def _trim(fleet, route, k, m, most_tokens):
     """Take whole nodes from the ends of the paths of ``m``, the lowest stamp first, until it holds few enough."""
     trace, model, member = fleet.trace, k // fl.SIDES, fleet.members[m]
-    word, bit = _column(route, np.int64(member.place))
+    word, bit = prefix_index.column(route, member.place)
     column = route.first + member.place
     below = np.zeros(fleet.tree.shape[0], np.int32)
     leaves = _leaves(fleet, route, k, m, below)

@@ -12,7 +12,7 @@ import numpy as np
 
 from hisearch.base.jit import kernel
 from hisearch.base.policies import Parameter, RouterPolicy
-from hisearch.kernels.routing import draws
+from hisearch.kernels.routing import draws, prefix_index
 
 ROUTER = RouterPolicy(
     "Any of the workers that were sent the longest prefix, whatever their load.",
@@ -40,13 +40,6 @@ ROUTER = RouterPolicy(
 
 
 @kernel
-def _column(route, member):
-    """Word of ``Fleet.prefix_index`` that has the bit of ``member``, and the bit; that of ends is behind all words."""
-    place = np.int64(member.place)
-    return route.word + place // 64, np.uint64(1) << np.uint64(place % 64)
-
-
-@kernel
 def _chunks(route, tokens):
     """Whole chunks of a prompt's first ``tokens``."""
     return np.int64(tokens * route.characters_per_token) // route.chunk_characters
@@ -58,7 +51,7 @@ def _collect(fleet, route, s, behind):
     count = 0
     for place in range(route.ups):
         member = fleet.members[fleet.up[route.first + place]]
-        word, bit = _column(route, member)
+        word, bit = prefix_index.column(route, member.place)
         if fleet.prefix_index[s, word + behind] & bit:
             fleet.candidates[route.first + count] = member.place
             count += 1
@@ -88,7 +81,7 @@ def choose(fleet, route, k, r, now):
     """Any of those with the longest match; its chunks are known to have been sent there from now on."""
     count = _longest(fleet, route, r)
     chosen = np.int64(fleet.at_place[route.first + draws.one_of(fleet, route, k, count, route.told)])
-    word, bit = _column(route, fleet.members[chosen])
+    word, bit = prefix_index.column(route, fleet.members[chosen].place)
     s = np.int64(fleet.trace.prompt_node[r])
     fleet.prefix_index[s, word + route.words // 2] |= bit
     while s > 0 and not fleet.prefix_index[s, word] & bit:

@@ -15,7 +15,7 @@ import numpy as np
 
 from hisearch.base.jit import kernel
 from hisearch.base.policies import Parameter, RouterPolicy
-from hisearch.kernels.routing import block_index, draws
+from hisearch.kernels.routing import block_index, draws, prefix_index
 
 ROUTER = RouterPolicy(
     "The longest prefix among workers without unusually many requests.",
@@ -74,18 +74,11 @@ ROUTER = RouterPolicy(
 
 
 @kernel
-def _column(route, member):
-    """Word of ``Fleet.prefix_index`` that has the bit of ``member``, and the bit."""
-    place = np.int64(member.place)
-    return route.word + place // 64, np.uint64(1) << np.uint64(place % 64)
-
-
-@kernel
 def _enter(fleet, route, m, r, now):
     """The blocks of ``r``'s prompt are sent to member ``m``: from the root on, each makes room for itself."""
     trace, owner = fleet.trace, np.int64(route.first)
     send = block_index.begin_send(fleet, owner, r, now)
-    word, bit = _column(route, fleet.members[m])
+    word, bit = prefix_index.column(route, fleet.members[m].place)
     depth = 0
     s = np.int64(trace.prompt_node[r])
     while s > 0:
@@ -105,7 +98,7 @@ def _enter(fleet, route, m, r, now):
 def _matched(fleet, route, m, r):
     """Leading blocks of ``r``'s prompt that were sent to member ``m``."""
     trace, owner = fleet.trace, fleet.members[route.first]
-    word, bit = _column(route, fleet.members[m])
+    word, bit = prefix_index.column(route, fleet.members[m].place)
     s = end = np.int64(trace.prompt_node[r])
     while s > 0:
         gone = fleet.stamps[s, route.first + owner.place] == 0 or s == owner.cut_node
