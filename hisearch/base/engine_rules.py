@@ -114,6 +114,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "sched.scheduler.Scheduler.schedule, config.vllm.VllmConfig.use_v2_model_runner",
         ),
         Rule(
+            "looks_ahead_at_once",
+            "0.32.0",
+            "Admission takes no pages for the drafter's tokens; the first decode does.",
+            "It takes them, unless KV is loaded first.",
+            "sched.scheduler.Scheduler.schedule",
+        ),
+        Rule(
             "unpins_loaded",
             "0.32.0",
             "LMCache keeps chunks that a request hits until its own saves.",

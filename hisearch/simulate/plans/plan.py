@@ -18,6 +18,7 @@ from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.plans.agent_memory import plan_agents, with_adapters, with_disk
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.groups_plan import GroupsPlan
+from hisearch.simulate.plans.speculation_plan import SpeculationPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan
 from hisearch.simulate.plans.tiers import TierRefused, Tiers, plan_tiers
 from hisearch.specs.base import ENGINE_TITLES
@@ -59,6 +60,7 @@ class WorkerPlan:
     split: parallelism of the worker's copy of the model. power: draw besides that of its steps.
     agents: memory that they need besides KV, and its policy; None: no agents.
     groups: of KV blocks, under vLLM; None: a single group without a window.
+    speculation: drafted tokens, under vLLM; None: none.
     """
 
     engine: EngineSpec
@@ -75,6 +77,7 @@ class WorkerPlan:
     split: Parallelism = ONE
     power: PowerPlan = PowerPlan()  # noqa: RUF009  (frozen)
     groups: GroupsPlan | None = None
+    speculation: SpeculationPlan | None = None
 
     @property
     def ranks(self) -> int:
