@@ -179,7 +179,7 @@ class VllmWorker:
         """Queue the batch just formed on the device."""
         batch = [self._entry(live, share) for live, share in self._shares.items()]
         sampled = [live for live, entry in zip(self._shares, batch, strict=True) if entry.samples]
-        start_s, end_s = self._span(now, step_seconds(self.cost, batch))
+        start_s, end_s = self._span(now, self._price(batch))
         preempted = sorted(live.request.id for live in self._preempted)
         step = Step(start_s, end_s, now, batch, preempted)
         if sampled:
@@ -191,6 +191,9 @@ class VllmWorker:
             live.newest_batch = self._launched
         self.outstanding.append(Outstanding(step, list(self._shares), sampled))
         return step
+
+    def _price(self, batch: list[BatchEntry]) -> float:
+        return step_seconds(self.cost, batch)
 
     def _span(self, now: float, seconds: float) -> tuple[float, float]:
         """Start and end of the batch just formed, whose computation takes ``seconds``."""
@@ -237,10 +240,10 @@ class VllmWorker:
         position = 0
         while position < len(self.running) and self._budget > 0:
             live = self.running[position]
-            if live.waits_for_last_token:
+            share = self._share(live)
+            if share == 0:
                 position += 1
                 continue
-            share = min(self._cut(live.known + live.in_flight - live.computed), self._budget)
             while self._blocks_missing(live, share) > len(self.pool.free):
                 victim = self._choose_victim()
                 if self._defers(victim):
@@ -256,6 +259,12 @@ class VllmWorker:
                 position += 1
             elif self.config.policy == "fcfs" or "outlives_own_preemption" not in self.config.rules:
                 return
+
+    def _share(self, live: LiveRequest) -> int:
+        """Tokens of a running request that the budget allows; 0: none is to be computed."""
+        if live.waits_for_last_token:
+            return 0
+        return min(self._cut(live.known + live.in_flight - live.computed), self._budget)
 
     def _admit(self, now: float) -> None:
         """Admit waiting requests from the head until the first one fails."""
