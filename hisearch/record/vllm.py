@@ -292,7 +292,7 @@ class _Run:
     def _next_tokens(self, name: str, output: Any) -> list[int]:
         """The tokens that a step makes for a request: one, and as many as it accepts of its drafts."""
         request, accepted = self.scheduler.requests.get(name), 0
-        if self.drafts is not None and request is not None:
+        if self.drafts is not None and request is not None and name not in self.drafts.padded(output):
             offered = len(output.scheduled_spec_decode_tokens.get(name, ()))
             accepted = self.drafts.accepted(name, request.num_output_tokens, offered)
         return [self._token(name, place) for place in range(accepted + 1)]
@@ -380,7 +380,9 @@ def make_scheduler(settings: dict[str, Any]) -> tuple[Any, Any]:
     hashing = _hash_function(config.cache_config.prefix_caching_hash_algo)
     kv_cache_utils.init_none_hash(hashing)
     block_tokens = sizes.get("hash_block_size", sizes["block_size"])
-    hasher = kv_cache_utils.get_request_block_hasher(block_tokens, hashing) if prefix or more else None
+    ahead = getattr(config, "num_hash_lookahead_tokens", 0)
+    hashed = (block_tokens, hashing, ahead) if ahead else (block_tokens, hashing)
+    hasher = kv_cache_utils.get_request_block_hasher(*hashed) if prefix or more else None
     scheduler_class = config.scheduler_config.get_scheduler_cls()
     scheduler = scheduler_class(
         vllm_config=config, kv_cache_config=cache_config, log_stats=False,

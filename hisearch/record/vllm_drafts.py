@@ -37,6 +37,12 @@ class Drafts:
             accepted += 1
         return accepted
 
+    @staticmethod
+    def padded(output: Any) -> set[str]:
+        """Requests of a batch whose drafts are padding, which is never accepted: they were just admitted."""
+        resumed = getattr(output.scheduled_cached_reqs, "resumed_req_ids", ())
+        return {request.req_id for request in output.scheduled_new_reqs} | set(resumed)
+
     def hand_in(self, scheduler: Any, names: list[str]) -> None:
         """Give a synchronous scheduler the drafts that follow a step of these requests."""
         from vllm.v1.outputs import DraftTokenIds
@@ -75,7 +81,7 @@ def problem(speculation: dict[str, Any]) -> str | None:
 
 
 def speculative_config(speculation: dict[str, Any], config: Any) -> Any:
-    """vLLM's own settings; a drafter's weights are never read, so that any method passes for n-gram look-ups at first."""
+    """Settings for vLLM itself; no drafter is made, so that any method passes for n-gram look-ups at first."""
     from vllm.config import SpeculativeConfig
 
     settings = SpeculativeConfig(

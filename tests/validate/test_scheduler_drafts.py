@@ -110,10 +110,11 @@ def test_steps_with_drafts_cost_what_the_plain_law_says(
     stated = {"engine": "vllm 0.33.0", "config": settings, "step_latency_s": LAW, "requests": rows}
     recording = read_recording(write(tmp_path_factory.mktemp("drafts") / "case.json", stated))
     priced: CompiledCosts = compiled_costs(costs)
-    result = simulate(replace(worker_plan(recording, recorded_law(recording)), costs=priced), compiled_trace(recording))
+    plan = replace(worker_plan(recording, recorded_law(recording)), costs=priced)
+    served = simulate(plan, compiled_trace(recording)).requests
     for place, row in enumerate(rows):
-        assert result.first_token_s[place] == done.first_token_s[row["id"]]
-        assert result.finish_s[place] == done.finish_s[row["id"]]
+        assert served.first_token_s[place] == done.first_token_s[row["id"]]
+        assert served.finish_s[place] == done.finish_s[row["id"]]
 
 
 def test_drafts_that_are_all_accepted_save_steps_and_ones_that_never_are_do_not(tmp_path: Path) -> None:
@@ -124,11 +125,13 @@ def test_drafts_that_are_all_accepted_save_steps_and_ones_that_never_are_do_not(
             "max_num_seqs": 4, "max_tokens": 64, "num_blocks": 20, "block_size": 16,
             "speculation": {"method": "eagle", "draft_tokens": 3, "accepted": accepted, "seed": 0},
         }  # fmt: skip
-        rows = [{"id": "a", "arrival_s": 0.0, "input_tokens": 10, "output_tokens": 25, "block_ids": [0, 1, 2]}]
+        rows = [{"id": "a", "arrival_s": 0.0, "input_tokens": 10, "output_tokens": 25, "block_ids": [0, 1]}]
         stated = {"engine": "vllm 0.33.0", "config": config, "step_latency_s": LAW, "requests": rows}
         recording = read_recording(write(tmp_path / f"{name}.json", stated))
         law_s = 0.005 + 2e-5 * 4
-        finish_s = float(simulate(worker_plan(recording, recorded_law(recording)), compiled_trace(recording)).finish_s[0])
+        finish_s = float(
+            simulate(worker_plan(recording, recorded_law(recording)), compiled_trace(recording)).requests.finish_s[0]
+        )
         steps[name] = (finish_s - (0.005 + 2e-5 * 10)) / law_s
     assert steps["all"] == pytest.approx(6)
     assert steps["none"] == pytest.approx(24)
@@ -139,7 +142,7 @@ def test_acceptance_must_be_given_for_each_draft(tmp_path: Path) -> None:
         "max_num_seqs": 4, "max_tokens": 64, "num_blocks": 20, "block_size": 16,
         "speculation": {"method": "eagle", "draft_tokens": 3, "accepted": [0.5], "seed": 0},
     }  # fmt: skip
-    rows = [{"id": "a", "arrival_s": 0.0, "input_tokens": 10, "output_tokens": 25, "block_ids": [0, 1, 2]}]
+    rows = [{"id": "a", "arrival_s": 0.0, "input_tokens": 10, "output_tokens": 25, "block_ids": [0, 1]}]
     stated = {"engine": "vllm 0.33.0", "config": config, "step_latency_s": LAW, "requests": rows}
     with pytest.raises(RecordingError, match="accepted has 1 entries; expected draft_tokens, 3"):
         read_recording(write(tmp_path / "case.json", stated))

@@ -240,8 +240,8 @@ def _mixed_single(table, at, ahead, share):
 def batch_cost(costs, requests, batch, size, decoding, context, longest, squares):
     """Time of a step on the device and on the host; the step takes the longer of the two.
 
-    It has ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes. A chunk that is a
-    decode computes drafted tokens behind its newest, and samples at each.
+    It has ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes. A chunk that is
+    a decode computes drafted tokens behind its newest, and samples at each.
 
     ``context``: tokens that the decodes read in total. ``longest``: the most that one of them reads. ``squares``: sum
     of the squares of what each reads. The latter two are used where costs are skewed. ``requests[r].part`` says whether

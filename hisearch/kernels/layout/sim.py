@@ -71,8 +71,8 @@ IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED, SHED, LOST = 0, 1, 2, 3, 4, 5
 IDLE, STEPPING, FAST_FORWARDING, FORMING, RESTING = 0, 1, 2, 3, 4
 
 # States of a vLLM or TensorRT-LLM request. ADMITTED: in this pass; PROMPT: partly computed; SKIPPED: a decode that is
-# left out of this step; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile. VERIFYING: it
-# decodes, and checks drafted tokens.
+# left out of this step; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile. VERIFYING:
+# it decodes, and checks drafted tokens.
 WAITING, ADMITTED, PROMPT, DECODING, SKIPPED, DRAINING, DRAINED, VERIFYING = 0, 1, 2, 3, 4, 5, 6, 7
 
 # A clock or a count that is never reached, and a time.

@@ -37,7 +37,7 @@ CONFIG: list[tuple[str, str]] = [
     ("watermark_pages", "i8"),  # pages that admission leaves free
     ("draft_tokens", "i8"),  # drafted for each request that has made a token; 0: no speculation
     ("lookahead_tokens", "i8"),  # pages are taken for that many tokens behind those of a step: the drafter's
-    ("drops_last_page", "i8"),  # the last page of a hit is computed again, for the drafter's inputs
+    ("reads_next_token", "i8"),  # the drafter's KV of a place depends on the token behind it
     ("draft_seed", "i8"),  # of the draws of how many drafts are accepted
     ("shared_outputs", "i8"),  # prompts may contain outputs of requests that still decode (owner_head)
     *fields_of("vllm"),  # whether each dated rule holds

@@ -1,12 +1,15 @@
 """vLLM's pass with drafted tokens (speculative decoding): running requests one by one, then waiting ones; see ``step``.
 
-A request that has made a token *verifies* in every step: it computes its newest token and ``draft_tokens`` drafted ones.
-The first few of these are accepted, and one token more is made. So progress differs by request, and each step is formed
-by itself. How many are accepted is drawn by request and place in its output, whatever else runs (``sim.accepted``).
+A request that has made a token *verifies* in every step: it computes its newest token and ``draft_tokens`` drafted
+ones. The first few of these are accepted, and one token more is made. So progress differs by request, and each step is
+formed by itself. How many are accepted is drawn by request and place in its output, whatever else runs.
 
 ``computed`` and ``generated`` are what holds once the newest step has ended. While it runs, the scheduler of an
-asynchronous engine knows neither: it goes on as if all drafts were accepted (``_assumed``), and does not know the tokens
-(``_known``). Pages of rejected drafts are kept for what comes.
+asynchronous engine knows neither: it goes on as if all drafts were accepted (``assumed``), and does not know the tokens
+(``known``). Pages of rejected drafts are kept for what comes.
+
+Where ``hashes_ahead`` holds, a page is known by the token behind it too. The trace's nodes then begin and end a token
+earlier than its tokens do (``simulate.arrays.pool``), so that a page lies in the node of that token.
 
 Source: ``v1/core/sched/scheduler.py``, ``v1/core/sched/async_scheduler.py`` and ``v1/core/kv_cache_manager.py``. Held to
 account by ``tests.reference.restatement.vllm_drafts``.
@@ -21,6 +24,9 @@ from hisearch.kernels.engine import gaps, ordered, schedulers
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.vllm import memory, step
+
+#: What a batch has of running requests.
+NOTHING, DECODES, WITH_PROMPTS = 0, 1, 2
 
 
 @kernel
@@ -54,6 +60,8 @@ def _decodes(sim, r):
 @kernel
 def publish(sim, w, r, tokens):
     """Let look-ups find the full pages among the first ``tokens`` tokens of ``r``."""
+    if sim.config.reads_next_token and sim.config.hashes_ahead:
+        tokens = min(tokens, known(sim, w, r) - 1)
     end = tree.floor_page(sim, tokens)
     if not sim.config.prefix_caching or end <= sim.requests[r].locked_tokens:
         return
@@ -63,16 +71,18 @@ def publish(sim, w, r, tokens):
 
 @kernel
 def publish_processed(sim, w):
-    """Let look-ups find what running requests have made, by the results just taken in; asynchronous engines alone do.
+    """Let look-ups find what running requests have made, by the results just taken in.
 
-    The newest known token is not computed.
+    The newest known token is not computed, but behind the end of an output, where accepted drafts may lie.
     """
-    if not (sim.config.overlap and sim.config.prefix_caching):
+    if not ((sim.config.overlap or sim.config.publishes_accepted) and sim.config.prefix_caching):
         return
     r = sim.workers[w].running_head
     while r >= 0:
         if _decodes(sim, r):
-            publish(sim, w, r, known(sim, w, r) - 1)
+            tokens = known(sim, w, r)
+            ended = sim.config.publishes_accepted and not _in_flight(sim, w, r)
+            publish(sim, w, r, min(sim.requests[r].computed, tokens) if ended else tokens - 1)
         r = sim.requests[r].next
 
 
@@ -85,14 +95,17 @@ def _missing_pages(sim, r, tokens):
 
 @kernel
 def _schedule(sim, w, r, computed, share, lookahead):
-    """Put ``share`` tokens of ``r`` behind its ``computed`` ones into the batch; their pages are free."""
+    """Put ``share`` tokens of ``r`` behind its ``computed`` ones into the batch; their pages are free.
+
+    More than ``r`` has of known ones are drafts.
+    """
     worker = sim.workers[w]
     request = sim.requests[r]
     queue.take(sim, worker.cache_id, _missing_pages(sim, r, computed + share + lookahead))
     reserved = min(computed + share + lookahead, sim.config.max_request_tokens)
     request.reserved_tokens = max(request.reserved_tokens, reserved)
     publish(sim, w, r, min(computed + share, known(sim, w, r)))
-    if not _decodes(sim, r):
+    if not _decodes(sim, r) and share <= step.missing_tokens(sim, r):
         step.put_chunk(sim, w, r, share)
         return
     request.chunk = share
@@ -194,20 +207,52 @@ def _look_up(sim, w, r):
     if sim.config.prefix_caching:
         limit = tree.floor_page(sim, sim.trace.input_tokens[r] + sim.requests[r].generated - 1)
     hit_tokens, d = tree.match(sim, sim.workers[w].cache_id, trace_node, limit)
-    if sim.config.drops_last_page and hit_tokens > 0:
+    if sim.config.reads_next_token and not sim.config.hashes_ahead and hit_tokens > 0:
         hit_tokens, d = tree.match(sim, sim.workers[w].cache_id, trace_node, hit_tokens - sim.config.page_tokens)
     return trace_node, hit_tokens, d
 
 
 @kernel
-def _admit(sim, w, r, now, budget):
+def _pads(sim, r, hit_tokens, alongside):
+    """Whether ``r``, admitted with all but one token cached, gets drafts that are all rejected: steps keep one shape.
+
+    ``alongside``: what the step has of running requests, see ``_running_part``.
+    """
+    if not sim.config.pads_new_decodes or alongside == WITH_PROMPTS:
+        return False
+    if sim.trace.input_tokens[r] + sim.requests[r].generated - hit_tokens != 1:
+        return False
+    return (alongside == DECODES or hit_tokens > 0) and (
+        hit_tokens + sim.config.draft_tokens + 2 <= sim.config.max_request_tokens
+    )
+
+
+@kernel
+def _running_part(sim, w):
+    """What the batch has of running requests, before any is admitted: nothing, decodes alone, or prompts too."""
+    worker = sim.workers[w]
+    part = NOTHING
+    for k in range(worker.batch_size):
+        if not _decodes(sim, sim.batch[w, k]):
+            return WITH_PROMPTS
+        part = DECODES
+    return part
+
+
+@kernel
+def _admit(sim, w, r, now, budget, alongside):
     """Try to admit the waiting request ``r``. Returns tokens scheduled, 0 if it has to wait."""
     trace_node, hit_tokens, d = _look_up(sim, w, r)
     lookahead = sim.config.lookahead_tokens if sim.config.looks_ahead_at_once else 0
-    share = step.share_of(sim, w, r, hit_tokens, budget)
+    whole = sim.trace.input_tokens[r] + sim.requests[r].generated
+    if _pads(sim, r, hit_tokens, alongside):
+        share = 1 + sim.config.draft_tokens
+        if share > budget:
+            return 0
+    else:
+        share = step.share_of(sim, w, r, hit_tokens, budget)
     if share == 0:
         return 0
-    whole = sim.trace.input_tokens[r] + sim.requests[r].generated
     if sim.config.reserve_full_prompt and not step.fits(sim, w, hit_tokens, d, 0, whole):
         return 0
     if not step.fits(sim, w, hit_tokens, d, 0, min(hit_tokens + share + lookahead, sim.config.max_request_tokens)):
@@ -227,8 +272,9 @@ def _admit(sim, w, r, now, budget):
 def admit_waiting(sim, w, now, budget):
     """Admit from the head of the queue until one does not fit."""
     worker = sim.workers[w]
+    alongside = _running_part(sim, w)
     while worker.waiting > 0 and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
-        tokens = _admit(sim, w, worker.waiting_head, now, budget)
+        tokens = _admit(sim, w, worker.waiting_head, now, budget, alongside)
         if tokens == 0:
             return
         budget -= tokens
@@ -256,10 +302,11 @@ def account(sim, w, r, end):
         request.state = la.PROMPT
         return
     accepted = 0
-    request.rejected = 0
     if request.state == la.VERIFYING:
         accepted = accepted_drafts(sim, r, request.chunk - 1)
         request.rejected = request.chunk - 1 - accepted
+    else:
+        request.rejected = max(request.chunk - step.missing_tokens(sim, r), 0)
     request.computed += request.chunk - request.rejected
     request.made = min(accepted + 1, sim.trace.output_tokens[r] - request.generated)
     first = request.generated == 0

@@ -151,11 +151,11 @@ def _draft_settings(plan: WorkerPlan) -> dict[str, int]:
     """Settings of speculative decoding."""
     speculation = plan.speculation
     if speculation is None:
-        return {"draft_tokens": 0, "lookahead_tokens": 0, "drops_last_page": 0, "draft_seed": 0}
+        return {"draft_tokens": 0, "lookahead_tokens": 0, "reads_next_token": 0, "draft_seed": 0}
     return {
         "draft_tokens": speculation.draft_tokens,
         "lookahead_tokens": speculation.lookahead_tokens,
-        "drops_last_page": speculation.drops_last_page,
+        "reads_next_token": speculation.reads_next_token,
         "draft_seed": speculation.seed,
     }
 
@@ -265,6 +265,13 @@ def trace_of(trace: TraceArrays) -> fl.Trace:
     return fl.Trace(**{name: getattr(trace, name) for name in fl.Trace.FIELDS})
 
 
+def _a_token_earlier(trace: TraceArrays) -> TraceArrays:
+    """The trace with nodes that begin and end a token earlier: pages then differ by the token behind them."""
+    return trace._replace(
+        start_tokens=np.maximum(trace.start_tokens - 1, 0), end_tokens=np.maximum(trace.end_tokens - 1, 0)
+    )
+
+
 def request_records(count: int) -> Any:
     """Records of ``count`` requests that have not arrived."""
     requests = records(count, la.REQUEST)
@@ -368,7 +375,7 @@ def allocate(
     return la.Sim(
         config=settings,
         fleet=fleet,
-        trace=trace_of(trace),
+        trace=trace_of(_a_token_earlier(trace) if config.reads_next_token and config.hashes_ahead else trace),
         seconds=kernel_costs(_scheduler_costs(plan)),
         joules=kernel_costs(plan.costs.joules),
         attached_joules=kernel_costs(plan.costs.attached_joules or plan.costs.joules),

@@ -280,7 +280,10 @@ class VllmWorker:
     def _start(self, live: LiveRequest, hits: list[int], loaded: int, now: float) -> bool:
         """Run a waiting request with ``hits`` and ``loaded`` tokens from other tiers; False if it does not fit."""
         cached = live.computed + len(hits) * self.config.block_size + loaded
-        share = self._cut(live.known - cached)
+        wanted = self._wanted_at_first(live, cached)
+        if wanted is None:
+            return False
+        share = self._cut(wanted)
         if not self.config.chunked_prefill and share > self._budget:
             return False
         share = min(share, self._budget)
@@ -294,6 +297,10 @@ class VllmWorker:
         self.reused_tokens.setdefault(live.request.id, cached)
         self._compute(live, share)
         return True
+
+    def _wanted_at_first(self, live: LiveRequest, cached: int) -> int | None:
+        """Tokens that an admitted request wants to compute behind its ``cached`` ones; None: rather none at all."""
+        return live.known - cached
 
     def _hold(self, live: LiveRequest, hits: list[int], cached: int) -> None:
         """Hold the hits of a request that has no blocks or no hits; ``cached`` tokens count as computed."""
@@ -317,11 +324,15 @@ class VllmWorker:
         hits: list[int] = []
         if self.config.prefix:
             for index in range((live.known - 1) // self.config.block_size):
-                block = self.pool.find(page(live.request.content, index, self.config.block_size))
+                block = self.pool.find(self._page(live, index))
                 if block is None:
                     break
                 hits.append(block)
         return hits
+
+    def _page(self, live: LiveRequest, index: int) -> Any:
+        """What names the request's page ``index``."""
+        return page(live.request.content, index, self.config.block_size)
 
     def _fits_whole(self, live: LiveRequest, hits: list[int]) -> bool:
         """Whether all known tokens fit."""
@@ -345,8 +356,7 @@ class VllmWorker:
         if not self.config.prefix:
             return
         while live.hashed < tokens // self.config.block_size:
-            identity = page(live.request.content, live.hashed, self.config.block_size)
-            self.pool.publish(live.blocks[live.hashed], identity)
+            self.pool.publish(live.blocks[live.hashed], self._page(live, live.hashed))
             live.hashed += 1
 
     def _entry(self, live: LiveRequest, share: int) -> BatchEntry:

@@ -71,6 +71,7 @@ class DraftsWorker(VllmWorker):
         self._places = places
         self._drafts: dict[LiveRequest, int] = {}
         self._lookahead = 0
+        self._beside_decodes = self._beside_prompts = False
         #: By request: tokens made by all steps launched, and what each outstanding step does for it.
         self._generated: dict[LiveRequest, int] = {}
         self._made: list[dict[LiveRequest, _Made]] = []
@@ -93,12 +94,41 @@ class DraftsWorker(VllmWorker):
 
     def _lookup(self, live: LiveRequest) -> list[int]:
         hits = super()._lookup(live)
-        return hits[:-1] if self.config.drafter_has_kv else hits
+        return hits[:-1] if self.config.drafter_has_kv and not self._hashes_ahead else hits
+
+    @property
+    def _hashes_ahead(self) -> bool:
+        return self.config.drafter_has_kv and "hashes_ahead" in self.config.rules
+
+    def _page(self, live: LiveRequest, index: int) -> Any:
+        own = super()._page(live, index)
+        if not self._hashes_ahead:
+            return own
+        return own, live.request.content.token((index + 1) * self.config.block_size)
+
+    def _publish(self, live: LiveRequest, tokens: int) -> None:
+        super()._publish(live, min(tokens, live.known - 1) if self._hashes_ahead else tokens)
 
     def _start(self, live: LiveRequest, hits: list[int], loaded: int, now: float) -> bool:
         at_once = "looks_ahead_at_once" in self.config.rules and self.config.drafter_has_kv
         self._lookahead = self.config.draft_tokens if at_once else 0
         return super()._start(live, hits, loaded, now)
+
+    def _admit(self, now: float) -> None:
+        running = list(self._shares)
+        self._beside_decodes = bool(running)
+        self._beside_prompts = any(not self._drafts.get(live) for live in running)
+        super()._admit(now)
+
+    def _wanted_at_first(self, live: LiveRequest, cached: int) -> int | None:
+        padded = 1 + self.config.draft_tokens
+        alone = not self._beside_decodes and cached == 0
+        if (
+            "pads_new_decodes" not in self.config.rules or live.known - cached != 1 or self._beside_prompts or alone
+            or cached + padded + 1 > self.config.max_model_len
+        ):  # fmt: skip
+            return live.known - cached
+        return padded if padded <= self._budget else None
 
     def _fits(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
         return super()._fits(live, hits, min(tokens + self._lookahead, self.config.max_model_len))
@@ -111,7 +141,9 @@ class DraftsWorker(VllmWorker):
     def _entry(self, live: LiveRequest, share: int) -> BatchEntry:
         known_tokens = live.known + live.in_flight
         samples = live.computed + share >= known_tokens
-        decode = samples and live.computed == known_tokens - 1 and known_tokens > live.request.input_tokens
+        decode = (
+            samples and live.computed == known_tokens - 1 and (share > 1 or known_tokens > live.request.input_tokens)
+        )
         return BatchEntry(live.request.id, live.computed, share, decode, samples)
 
     def _launch(self, now: float) -> Step:
@@ -132,13 +164,13 @@ class DraftsWorker(VllmWorker):
 
     def _advance(self, sampled: list[LiveRequest]) -> None:
         for live, share in self._shares.items():
-            decode = live in sampled and live.computed == live.known + live.in_flight - 1
-            offered = share - 1 if decode and live.known + live.in_flight > live.request.input_tokens else 0
+            offered = live.computed + share - (live.known + live.in_flight) if live in sampled else 0
+            padded = not self._drafts.get(live)
             live.computed += share
             self._drafts[live] = 0
             if live in sampled:
                 generated = self._generated.setdefault(live, 0)
-                accepted = self._accepted(live, generated, offered)
+                accepted = 0 if padded else self._accepted(live, generated, offered)
                 made = min(accepted + 1, live.request.output_tokens - generated)
                 self._generated[live] = generated + made
                 self._made[-1][live] = _Made(offered - accepted, made)
@@ -164,7 +196,11 @@ class DraftsWorker(VllmWorker):
                 self.first_token_s[live.request.id] = done.step.end_s
             live.generated += result.tokens
             live.in_flight -= result.tokens
-            if live in self.running and self.config.async_scheduling:
+            if live in self.running and "publishes_accepted" in self.config.rules:
+                scheduled = [entry for later in self.outstanding for entry in later.step.batch]
+                unknown = sum(entry.new for entry in scheduled if entry.id == live.request.id)
+                self._publish(live, min(live.computed - unknown, live.known))
+            elif live in self.running and self.config.async_scheduling:
                 self._publish(live, live.computed - live.in_flight)
             if live.generated == live.request.output_tokens:
                 self._finish(live, done.step.end_s)
