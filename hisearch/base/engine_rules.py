@@ -124,7 +124,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "publishes_accepted",
             "0.33.0",
             "With drafts, a synchronous scheduler lets look-ups find blocks by what is known when they are scheduled.",
-            "It also lets them find what a step's results fill, and accepted drafts behind an output's end.",
+            "It also lets them find the blocks that a step's results fill.",
             "sched.scheduler.Scheduler.update_from_output",
         ),
         Rule(

@@ -11,7 +11,7 @@ asynchronous engine knows neither: it goes on as if all drafts were accepted (``
 Where ``hashes_ahead`` holds, a page is known by the token behind it too. The trace's nodes then begin and end a token
 earlier than its tokens do (``simulate.arrays.pool``), so that a page lies in the node of that token.
 
-Source: ``v1/core/sched/scheduler.py``, ``v1/core/sched/async_scheduler.py`` and ``v1/core/kv_cache_manager.py``. Held to
+Source: ``v1/core/sched/scheduler.py``, ``v1/core/sched/async_scheduler.py``, ``v1/core/kv_cache_manager.py``. Held to
 account by ``tests.reference.restatement.vllm_drafts``.
 """
 
@@ -71,18 +71,13 @@ def publish(sim, w, r, tokens):
 
 @kernel
 def publish_processed(sim, w):
-    """Let look-ups find what running requests have made, by the results just taken in.
-
-    The newest known token is not computed, but behind the end of an output, where accepted drafts may lie.
-    """
+    """Let look-ups find what running requests have made, by the results just taken in; the newest is not computed."""
     if not ((sim.config.overlap or sim.config.publishes_accepted) and sim.config.prefix_caching):
         return
     r = sim.workers[w].running_head
     while r >= 0:
         if _decodes(sim, r):
-            tokens = known(sim, w, r)
-            ended = sim.config.publishes_accepted and not _in_flight(sim, w, r)
-            publish(sim, w, r, min(sim.requests[r].computed, tokens) if ended else tokens - 1)
+            publish(sim, w, r, known(sim, w, r) - 1)
         r = sim.requests[r].next
 
 

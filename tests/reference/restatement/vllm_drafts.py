@@ -199,7 +199,8 @@ class DraftsWorker(VllmWorker):
             if live in self.running and "publishes_accepted" in self.config.rules:
                 scheduled = [entry for later in self.outstanding for entry in later.step.batch]
                 unknown = sum(entry.new for entry in scheduled if entry.id == live.request.id)
-                self._publish(live, min(live.computed - unknown, live.known))
+                # What is trimmed behind an output's end does not count as computed either.
+                self._publish(live, min(live.computed - unknown, live.known - 1))
             elif live in self.running and self.config.async_scheduling:
                 self._publish(live, live.computed - live.in_flight)
             if live.generated == live.request.output_tokens:
