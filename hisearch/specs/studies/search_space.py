@@ -22,6 +22,7 @@ from hisearch.specs.deployments.agent_memory import (
 from hisearch.specs.deployments.deployment import EvictionName
 from hisearch.specs.deployments.engine import CapacityPolicyName
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
+from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.deployments.tiers import (
     HierarchyName,
     KvConnectorName,
@@ -63,6 +64,11 @@ class ExecutionSpace(Strict):
     capacity_policies: list[CapacityPolicyName] = Field(
         default=["guaranteed_no_evict"], min_length=1, description="TensorRT-LLM: as an Engine's capacity_policy."
     )
+    speculation: list[SpeculationSpec | None] = Field(
+        default=[None],
+        min_length=1,
+        description="vLLM: as an Engine's speculation; null for none, which is what the other engines have.",
+    )
     versions: dict[EngineName, str] = Field(
         default_factory=dict,
         description="Release of an engine that runs, as its version; the newest known where absent.",
@@ -90,6 +96,10 @@ class ExecutionSpace(Strict):
                 self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel
             )
         ]
+
+    def speculations(self, engine: EngineName) -> list[SpeculationSpec | None]:
+        """What drafts an engine's tokens; ``[None]`` where they are not simulated."""
+        return list(self.speculation) if engine == "vllm" else [None]
 
     def engine_settings(self, engine: EngineName) -> list[dict[str, Any]]:
         """Every combination of an engine's batch limits and policies, with its release: keys of an ``EngineSpec``."""
