@@ -328,6 +328,8 @@ def allocate(
     first = fleet_arrays.first_members(plan)
     sims = []
     for p, pool in enumerate(plan.pools):
+        if pool.plan.speculation is not None:
+            raise ValueError(f"{pool.plan.engine.name}: drafted tokens are not simulated yet")
         settings = pool_arrays.config_of(pool.plan, pool.slots, fleet_arrays.ROLES[pool.role])
         settings.pool = p
         settings.first_member = first[p]

@@ -13,6 +13,7 @@ from hisearch.hardware.price_book import PriceBook
 from hisearch.hardware.prices import CostBreakdown, ffn_host_name, mean_cost
 from hisearch.latency.device_memory.plan import DoesNotFit, MemoryPlan
 from hisearch.latency.sharding import InvalidParallelism
+from hisearch.latency.speculation import with_speculation
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import REPLICAS, LimitCheck, worst_margin
@@ -115,8 +116,13 @@ class Simulation:
         return True
 
     def costs(self, pool: PoolSpec) -> CompiledCosts:
-        """Step costs of one worker."""
-        return self.plan(pool).costs
+        """Step costs of one worker; with drafted tokens, of steps of one token that take as long on average."""
+        plan = self.plan(pool)
+        if plan.speculation is None:
+            return plan.costs
+        even = plan.costs.seconds._replace(mixed_decode_s=None, skew_s=None)
+        seconds = with_speculation(even, plan.speculation, self._world.model.layers)
+        return replace(plan.costs, seconds=seconds)
 
     def usd_per_hour(self, deployment: DeploymentSpec) -> float:
         """Dollars per hour of a deployment."""

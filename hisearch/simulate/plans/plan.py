@@ -18,10 +18,12 @@ from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.plans.agent_memory import plan_agents, with_adapters, with_disk
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.groups_plan import GroupsPlan
+from hisearch.simulate.plans.speculation_plan import SpeculationPlan, plan_speculation
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan
 from hisearch.simulate.plans.tiers import TierRefused, Tiers, plan_tiers
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
+from hisearch.specs.deployments.speculation import acceptance_note
 from hisearch.specs.deployments.tier_checks import TierProblem
 from hisearch.specs.deployments.tiers import (
     GROUP_KV_CONNECTORS,
@@ -59,6 +61,7 @@ class WorkerPlan:
     split: parallelism of the worker's copy of the model. power: draw besides that of its steps.
     agents: memory that they need besides KV, and its policy; None: no agents.
     groups: of KV blocks, under vLLM; None: a single group without a window.
+    speculation: drafted tokens; None: none.
     """
 
     engine: EngineSpec
@@ -75,6 +78,7 @@ class WorkerPlan:
     split: Parallelism = ONE
     power: PowerPlan = PowerPlan()  # noqa: RUF009  (frozen)
     groups: GroupsPlan | None = None
+    speculation: SpeculationPlan | None = None
 
     @property
     def ranks(self) -> int:
@@ -186,13 +190,14 @@ def plan_worker(
         max_context_tokens=memory.kv_capacity_tokens,
         devices=attached,
     )
+    drafts = [] if engine.speculation is None else [acceptance_note(engine.speculation, model)]
     kv = memory.kv_groups
     longest = model.max_context_tokens
     if kv is not None:
         longest = kv.longest_request_tokens(memory.kv_capacity_tokens // engine.page_size, engine, longest)
     return WorkerPlan(
         engine,
-        with_adapters(costs, pool, model, accelerator),
+        replace(with_adapters(costs, pool, model, accelerator), warnings=(*costs.warnings, *drafts)),
         memory,
         memory.kv_capacity_tokens - _tokens_of_objects(pool, agents),
         max_request_tokens=longest,
@@ -205,6 +210,7 @@ def plan_worker(
         ),
         agents=agents,
         groups=None if kv is None else GroupsPlan(kv.full, kv.windowed, kv.window_tokens),
+        speculation=plan_speculation(engine.speculation, model),
     )
 
 

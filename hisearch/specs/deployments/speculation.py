@@ -27,8 +27,8 @@ class SpeculationSpec(Strict):
     """Drafted tokens, simulated under vLLM: its `--speculative-config`."""
 
     method: DraftMethodName = Field(
-        description="vLLM method: mtp, the model's own multi-token-prediction layer; eagle, eagle3: a head with weights "
-        "of its own; ngram: tokens that followed the same words in the prompt."
+        description="vLLM method. mtp: the model's own layer of multi-token prediction; eagle, eagle3: a head with "
+        "weights of its own; ngram: what followed the same tokens before."
     )
     draft_tokens: Annotated[int, Field(ge=1, le=MOST_DRAFT_TOKENS)] = Field(
         description="vLLM num_speculative_tokens: tokens drafted for each sequence and step."
@@ -41,7 +41,9 @@ class SpeculationSpec(Strict):
     seed: Seed = Field(0, description="Of the draws of what is accepted.")
     draft_layers: Count = Field(1, description="Layers of the head; of no effect with ngram.")
     draft_weights: WeightsName | None = Field(
-        None, description="eagle, eagle3: checkpoint of the head, which launch scripts name."
+        None,
+        description="eagle, eagle3: checkpoint of the head, which launch scripts name; that of the model's curve where "
+        "absent.",
     )
 
     @model_validator(mode="after")
@@ -91,6 +93,15 @@ class SpeculationSpec(Strict):
     def tokens_per_step(self, model: ModelSpec) -> float:
         """Mean tokens of a sequence and step; errors as of ``accepted_by_position``."""
         return 1.0 + sum(self.accepted_by_position(model))
+
+
+def acceptance_note(speculation: SpeculationSpec, model: ModelSpec) -> str:
+    """What the acceptance rests on, as a sentence; errors as of ``SpeculationSpec.accepted_by_position``."""
+    mean = f"{speculation.label}: {speculation.tokens_per_step(model):.2f} tokens a step"
+    if speculation.acceptance is not None:
+        return f"{mean} by the acceptance that is stated"
+    curve = model.speculation[speculation.method]
+    return f"{mean} as measured on {curve.workload}, not on your text; state acceptance as your server logs it"
 
 
 def check_speculation(

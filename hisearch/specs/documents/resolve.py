@@ -74,7 +74,8 @@ def load_deployment(
     _check_tiers(document, hardware, model, pool_models)
     for index, pool in enumerate(document.spec.pools):
         served = model if pool.model is None else pool_models[pool.model]
-        _check_speculation(document, ("spec", "pools", index, "engine", "speculation"), pool.engine.speculation, served.spec)
+        keypath = ("spec", "pools", index, "engine", "speculation")
+        _check_speculation(document, keypath, pool.engine.speculation, served.spec)
     resolved = ResolvedDeployment(_with_scopes(document, hardware), model, profile, hardware, settings, pool_models)
     _check_one_name_each(resolved)
     return resolved

@@ -26,6 +26,9 @@ class AcceptanceCurveSpec(Strict):
     workload: str = Field(
         min_length=1, description="Text on which it was measured; other text is accepted more or less often."
     )
+    draft_weights: str | None = Field(
+        None, description="Checkpoint of the head that was measured, which launch scripts name; none of mtp and ngram."
+    )
     source: str = Field(min_length=1, description="Measurement or document that it was taken from.")
     as_of: datetime.date = Field(description="Day on which it was looked up.")
 

@@ -112,6 +112,12 @@ class ExecutionSpace(Strict):
         release = {"name": engine, "version": self.versions.get(engine, "")}
         return [release | dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
 
+    @model_validator(mode="after")
+    def _check(self) -> ExecutionSpace:
+        if any(self.speculation) and "vllm" not in self.engines:
+            raise KeyedError(("speculation",), "is simulated under vLLM alone, which is none of the engines")
+        return self
+
 
 class _RouterPolicies(Strict):
     policies: list[RouterName] = Field(
