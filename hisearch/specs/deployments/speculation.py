@@ -33,7 +33,7 @@ class SpeculationSpec(Strict):
     draft_tokens: Annotated[int, Field(ge=1, le=MOST_DRAFT_TOKENS)] = Field(
         description="vLLM num_speculative_tokens: tokens drafted for each sequence and step."
     )
-    acceptance: list[Fraction] | None = Field(
+    acceptance: tuple[Fraction, ...] | None = Field(
         None,
         description="For each drafted position, the probability that it is accepted if all before it were, on your "
         "text; the model's measured curve where absent.",
@@ -78,7 +78,7 @@ class SpeculationSpec(Strict):
             known = f"; known are {', '.join(model.speculation)}" if model.speculation else ""
             raise KeyedError(
                 ("acceptance",),
-                f"state how often each drafted position is accepted, such as {[0.8] * self.draft_tokens}: of "
+                f"state how often each drafted position is accepted, acceptance: {[0.8] * self.draft_tokens} say: of "
                 f"{model.huggingface_id} no curve of {self.method} is known{known}",
             )
         measured = curve.accepted_by_position

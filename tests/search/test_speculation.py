@@ -1,0 +1,144 @@
+"""Drafted tokens as a dimension of a search: what is tried, priced, called and left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hisearch.latency.step_cost import decode_step_seconds
+from hisearch.search.evaluate.simulation import Simulation
+from hisearch.search.evaluate.world import World
+from hisearch.search.model.deployments import (
+    deployment_of,
+    describe,
+    describe_each,
+    on_engine,
+    parameters_of,
+    with_cache,
+)
+from hisearch.search.model.fit import study_fits
+from hisearch.search.model.problem import Problem
+from hisearch.search.model.tier_choices import TierChoice
+from hisearch.search.records.pool_dimensions import pool_dimensions
+from hisearch.search.refine.local_search import changed
+from hisearch.search.stages.execution import group_count, groups, search_execution
+from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.deployments.speculation import SpeculationSpec
+from hisearch.specs.deployments.tiers import MovementSpec, TierSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from tests.search.fakes import make_problem
+
+CATALOGUE = Catalogue()
+ONE, THREE = (
+    SpeculationSpec(method="eagle3", draft_tokens=count, acceptance=(0.8, 0.7, 0.6)[:count]) for count in (1, 3)
+)
+NGRAM = SpeculationSpec(method="ngram", draft_tokens=2, acceptance=(0.5, 0.5))
+
+
+def drafting_problem(*speculation: SpeculationSpec | None, **cache: Any) -> Problem:
+    problem = make_problem()
+    execution = problem.space.execution.model_copy(update={"speculation": list(speculation)})
+    parts = {"execution": execution, "cache": problem.space.cache.model_copy(update=cache)}
+    return replace(problem, space=problem.space.model_copy(update=parts))
+
+
+def deployment(speculation: SpeculationSpec | None) -> DeploymentSpec:
+    pool = PoolSpec(accelerator="fast", engine=EngineSpec(name="vllm", speculation=speculation))
+    return deployment_of("model", "auto", pool, 1, RouterSpec())
+
+
+def test_stage_1_tries_each_under_vllm_and_none_elsewhere() -> None:
+    problem = drafting_problem(None, ONE, THREE)
+    tried = [(pool.engine.name, pool.engine.speculation) for pools, _ in groups(problem) for pool in pools]
+    assert {drafts for name, drafts in tried if name == "sglang"} == {None}
+    assert {drafts for name, drafts in tried if name == "vllm"} == {None, ONE, THREE}
+    assert group_count(problem) == sum(len(pools) + refused for pools, refused in groups(problem))
+    for pools, _ in groups(problem):  # one table of step costs prices a group
+        assert len({pool.engine.speculation for pool in pools}) <= 1
+
+
+def test_a_worker_that_drafts_is_kept_beside_one_that_does_not() -> None:
+    report = search_execution(drafting_problem(None, ONE), keep=24)
+    assert {candidate.pool.engine.speculation for candidate in report.kept} >= {None, ONE}
+    assert len({candidate.group for candidate in report.sized if candidate.pool.engine.name == "vllm"}) == 12
+
+
+def test_tiers_and_drafts_are_not_tried_together() -> None:
+    problem = drafting_problem(None, ONE)
+    report = search_execution(problem, keep=24)
+    assert not any(c.pool.tiers for c in report.sized if c.pool.engine.speculation is not None)
+    only_tiers = [tier.model_copy(update={"gib": [64.0]}) for tier in problem.space.cache.tiers]
+    forced = search_execution(drafting_problem(None, ONE, tiers=only_tiers), keep=24)
+    assert not any(candidate.pool.engine.speculation for candidate in forced.sized)
+    assert forced.skipped["no cache tiers suit"] > 0
+    choice = TierChoice((TierSpec(medium="ddr5", gib=64),), MovementSpec(), "lru")
+    assert with_cache(deployment(ONE), memory_fraction=0.9, choice=choice).pool.tiers == []
+
+
+def test_other_drafts_are_neighbours_with_the_overlap_that_goes_with_them() -> None:
+    problem = drafting_problem(None, ONE, NGRAM)
+    near = [found.pool.engine for found in changed(problem, deployment(None))]
+    assert {engine.speculation for engine in near} == {None, ONE, NGRAM}
+    assert all(engine.overlap == (engine.speculation != NGRAM) for engine in near)
+    back = [found.pool.engine for found in changed(problem, deployment(NGRAM))]
+    assert all(engine.overlap for engine in back if engine.speculation is None)
+
+
+def test_names_and_dimensions() -> None:
+    assert describe(deployment(THREE)) == "1 × fast · vLLM · 3 drafted tokens (eagle3)"
+    assert describe_each([deployment(ONE), deployment(THREE)])[0].endswith("1 drafted token (eagle3)")
+    assert parameters_of(deployment(THREE))["speculation"] == "3 drafted tokens (eagle3)"
+    assert "speculation" not in parameters_of(deployment(None))
+    labels = ("1 drafted token (eagle3)", "3 drafted tokens (eagle3)")
+    assert pool_dimensions(drafting_problem(None, ONE, THREE).space)["speculation"] == labels
+    assert "speculation" not in pool_dimensions(make_problem().space)
+
+
+def test_another_engine_drafts_nothing() -> None:
+    assert on_engine(deployment(ONE), "sglang").pool.engine.speculation is None
+
+
+@pytest.fixture(scope="module")
+def simulation() -> Simulation:
+    names = {"Accelerator": "h200", "Host": "hgx-h200"}
+    accelerator = CATALOGUE.get("Accelerator", names["Accelerator"]).spec
+    host = accelerator.host
+    world = World(
+        model=CATALOGUE.get("Model", "qwen3-32b").spec,
+        slo=make_problem().slo,
+        profile_name="roofline",
+        profile=CATALOGUE.get("LatencyProfile", "roofline").spec,
+        accelerators={"h200": accelerator},
+        hosts={host: CATALOGUE.get("Host", host).spec} if host is not None else {},
+        media={},
+        trace=None,  # type: ignore[arg-type]  # no trace is simulated
+    )
+    return Simulation(world)
+
+
+@pytest.mark.parametrize(("batch", "pays"), [(1, True), (8, True), (1024, False)])
+def test_drafts_pay_where_steps_read_weights_and_not_where_they_compute(
+    simulation: Simulation, batch: int, pays: bool
+) -> None:
+    def token_s(speculation: SpeculationSpec | None) -> float:
+        engine = EngineSpec(name="vllm", speculation=speculation, max_running_requests=1024)
+        costs = simulation.costs(PoolSpec(accelerator="h200", engine=engine)).seconds
+        return decode_step_seconds(costs, batch, 100 * batch)
+
+    assert (token_s(THREE) < token_s(None)) == pays
+
+
+def test_a_plan_says_what_drafts_yield(simulation: Simulation) -> None:
+    plan = simulation.plan(PoolSpec(accelerator="h200", engine=EngineSpec(name="vllm", speculation=THREE)))
+    drafts = plan.speculation
+    assert drafts is not None
+    assert drafts.accepted_by_position == pytest.approx((0.8, 0.56, 0.336))
+    assert (drafts.lookahead_tokens, drafts.drops_last_page, drafts.layers_per_draft) == (3, True, 1)
+    assert plan.costs.warnings[-1] == "3 drafted tokens (eagle3): 2.70 tokens a step by the acceptance that is stated"
+    by_ngram = simulation.plan(PoolSpec(accelerator="h200", engine=EngineSpec(name="vllm", speculation=NGRAM)))
+    assert by_ngram.speculation is not None
+    assert (by_ngram.speculation.lookahead_tokens, by_ngram.speculation.drops_last_page) == (0, False)
+    assert by_ngram.speculation.layers_per_draft == 0
