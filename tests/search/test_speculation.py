@@ -18,18 +18,20 @@ from hisearch.search.model.deployments import (
     parameters_of,
     with_cache,
 )
-from hisearch.search.model.fit import study_fits
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.tier_choices import TierChoice
+from hisearch.search.model.trial import Trial
 from hisearch.search.records.pool_dimensions import pool_dimensions
+from hisearch.search.refine.alternatives import KINDS, SPECULATION, kinds_of
 from hisearch.search.refine.local_search import changed
+from hisearch.search.select.speculation import brief_speculation, describe_speculation
 from hisearch.search.stages.execution import group_count, groups, search_execution
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.deployments.tiers import MovementSpec, TierSpec
 from hisearch.specs.documents.catalogue import Catalogue
-from tests.search.fakes import make_problem
+from tests.search.fakes import make_problem, make_trial
 
 CATALOGUE = Catalogue()
 ONE, THREE = (
@@ -101,10 +103,45 @@ def test_another_engine_drafts_nothing() -> None:
     assert on_engine(deployment(ONE), "sglang").pool.engine.speculation is None
 
 
+def drafting(number: int, usd: float, speculation: SpeculationSpec | None, **changes: Any) -> Trial:
+    trial = make_trial(number, 1.0, 5.0, usd, engine="vllm", **changes)
+    pool = trial.deployment.pool
+    engine = pool.engine.model_copy(update={"speculation": speculation})
+    pools = [pool.model_copy(update={"engine": engine})]
+    notes = () if speculation is None else (f"{speculation.label}: 2.70 tokens a step", "another warning")
+    return replace(trial, deployment=trial.deployment.model_copy(update={"pools": pools}), warnings=notes)
+
+
+def test_whether_drafts_pay_is_said_with_the_price_of_the_other() -> None:
+    three, none, dear = drafting(0, 4.0, THREE), drafting(1, 5.5, None), drafting(2, 7.0, None)
+    sliced, missing = drafting(3, 3.0, None, slice_fraction=0.5), drafting(4, 3.0, None, feasible=False)
+    text = describe_speculation(three, [three, none, dear, sliced, missing])
+    assert text.startswith("It serves 3 drafted tokens (eagle3), and what they yield depends on the text. 3 drafted")
+    assert "2.70 tokens a step. The cheapest found without them: 2 × fast · vLLM" in text
+    assert text.endswith("at $5.50 per hour, $1.50 more.")
+    assert describe_speculation(three, [three, missing]).endswith("Nothing without them was found to meet the SLO.")
+    assert describe_speculation(three, [three, sliced]).endswith("list null among speculation to compare.")
+    assert brief_speculation(three).startswith("3 drafted tokens (eagle3): measure on your own text")
+
+
+def test_drafts_that_do_not_pay() -> None:
+    none, three = drafting(0, 4.0, None), drafting(1, 5.0, THREE)
+    text = describe_speculation(none, [none, three])
+    assert text.startswith("Drafted tokens do not pay here: the cheapest found with them, 2 × fast · vLLM · 3 drafted")
+    assert text.endswith("costs $5.00 per hour, $1.00 more.")
+    missing = drafting(2, 5.0, THREE, feasible=False)
+    assert describe_speculation(none, [none, missing]) == "Nothing with drafted tokens was found to meet the SLO."
+    assert describe_speculation(none, [none]) == describe_speculation(None, [three]) == brief_speculation(none) == ""
+
+
+def test_the_other_choice_is_an_alternative_of_its_own() -> None:
+    assert kinds_of(drafting_problem(None)) == KINDS
+    assert kinds_of(drafting_problem(None, ONE)) == (*KINDS, SPECULATION)
+
+
 @pytest.fixture(scope="module")
 def simulation() -> Simulation:
-    names = {"Accelerator": "h200", "Host": "hgx-h200"}
-    accelerator = CATALOGUE.get("Accelerator", names["Accelerator"]).spec
+    accelerator = CATALOGUE.get("Accelerator", "h200").spec
     host = accelerator.host
     world = World(
         model=CATALOGUE.get("Model", "qwen3-32b").spec,

@@ -81,10 +81,9 @@ def test_acceptance_comes_from_the_models_curve_and_says_on_which_text() -> None
 
 
 def test_neither_stated_nor_measured_says_what_to_state() -> None:
+    engine = "engine: {name: vllm, speculation: {method: eagle3, draft_tokens: 2}}"
     with pytest.raises(SpecError) as caught:
-        load_deployment(
-            SHIPPED, ["spec.pools.0.engine={name: vllm, speculation: {method: eagle3, draft_tokens: 2}}"]
-        )
+        load_deployment(SHIPPED, [f"spec.pools.0={{accelerator: h100-sxm, tensor_parallel: 2, {engine}}}"])
     assert caught.value.key == "spec.pools.0.engine.speculation.acceptance"
     assert "acceptance: [0.8, 0.8] say: of Qwen/Qwen3-32B no curve of eagle3 is known" in caught.value.message
 

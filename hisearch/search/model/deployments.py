@@ -92,8 +92,8 @@ def on_engine(
     for pool in deployment.pools:
         data = pool.model_dump()
         data["engine"] |= {"name": engine, "page_tokens": page_tokens, "version": version}
-        if engine != "vllm":
-            data["engine"]["speculation"] = None
+        if engine != "vllm" and (drafts := pool.engine.speculation) is not None:
+            data["engine"] |= {"speculation": None, "overlap": pool.engine.overlap or drafts.method == "ngram"}
         data["movement"] = {}
         if engine != "sglang":
             data["engine"]["eviction"] = "lru"
