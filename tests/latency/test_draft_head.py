@@ -17,7 +17,7 @@ H200 = CATALOGUE.get("Accelerator", "h200").spec
 
 
 def drafts(method, draft_tokens=1, **settings) -> SpeculationSpec:
-    return SpeculationSpec(method=method, draft_tokens=draft_tokens, acceptance=(0.7,) * draft_tokens, **settings)
+    return SpeculationSpec(method=method, draft_tokens=draft_tokens, acceptance=[0.7] * draft_tokens, **settings)
 
 
 def head_bytes(model: str, method, dtype, tensor: int = 1) -> float:

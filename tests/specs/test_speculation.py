@@ -52,7 +52,7 @@ def test_a_step_yields_no_more_than_its_drafts_and_one() -> None:
 
 
 def test_stated_acceptance_is_multiplied_up() -> None:
-    drafts = SpeculationSpec(method="mtp", draft_tokens=3, acceptance=(0.9, 0.5, 1.0, 0.2))
+    drafts = SpeculationSpec(method="mtp", draft_tokens=3, acceptance=[0.9, 0.5, 1.0, 0.2])
     model = CATALOGUE.get("Model", "qwen3-32b").spec
     assert drafts.accepted_by_position(model) == pytest.approx((0.9, 0.45, 0.45))
     assert drafts.tokens_per_step(model) == pytest.approx(2.8)
@@ -95,7 +95,7 @@ def test_beyond_the_curve() -> None:
 
 
 def test_models_with_windows_are_refused() -> None:
-    drafts = SpeculationSpec(method="eagle3", draft_tokens=1, acceptance=(0.7,))
+    drafts = SpeculationSpec(method="eagle3", draft_tokens=1, acceptance=[0.7])
     with pytest.raises(KeyedError, match="method: drafted tokens are not simulated with sliding windows"):
         check_speculation_of(drafts, CATALOGUE.get("Model", "gpt-oss-120b").spec)
 

@@ -33,7 +33,7 @@ class SpeculationSpec(Strict):
     draft_tokens: Annotated[int, Field(ge=1, le=MOST_DRAFT_TOKENS)] = Field(
         description="vLLM num_speculative_tokens: tokens drafted for each sequence and step."
     )
-    acceptance: tuple[Fraction, ...] | None = Field(
+    acceptance: list[Fraction] | None = Field(
         None,
         description="For each drafted position, the probability that it is accepted if all before it were, on your "
         "text; the model's measured curve where absent.",
