@@ -26,17 +26,22 @@ from hisearch.search.refine.alternatives import KINDS, SPECULATION, kinds_of
 from hisearch.search.refine.local_search import changed
 from hisearch.search.select.speculation import brief_speculation, describe_speculation
 from hisearch.search.stages.execution import group_count, groups, search_execution
+from hisearch.simulate.draft_use import notes, paying_batch
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.deployments.tiers import MovementSpec, TierSpec
 from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.trace import make_trace
 from tests.search.fakes import make_problem, make_trial
 
 CATALOGUE = Catalogue()
 ONE, THREE = (
     SpeculationSpec(method="eagle3", draft_tokens=count, acceptance=[0.8, 0.7, 0.6][:count]) for count in (1, 3)
 )
+#: Contexts of 100 tokens on average while 100 tokens are decoded.
+TRACE = compile_trace(make_trace(arrival_s=[0.0], input_tokens=[50], output_tokens=[100]), "one")
 NGRAM = SpeculationSpec(method="ngram", draft_tokens=2, acceptance=[0.5, 0.5])
 
 
@@ -172,13 +177,44 @@ def test_drafts_pay_where_steps_read_weights_and_not_where_they_compute(
     assert (token_s(THREE) < token_s(None)) == pays
 
 
+@pytest.mark.parametrize(
+    ("acceptance", "words"),
+    [
+        ([0.9, 0.9, 0.9], "they pay up to the batch limit of 64"),
+        ([0.01, 0.01, 0.01], "they never pay"),
+    ],
+)
+def test_a_run_says_up_to_which_batch_drafts_pay(simulation: Simulation, acceptance: list[float], words: str) -> None:
+    drafts = SpeculationSpec(method="eagle3", draft_tokens=3, acceptance=acceptance)
+    engine = EngineSpec(name="vllm", speculation=drafts, max_running_requests=64)
+    plan = simulation.plan(PoolSpec(accelerator="h200", engine=engine))
+    (note,) = notes([plan], TRACE)
+    assert note.startswith("3 drafted tokens (eagle3): ")
+    assert note.endswith(f"by step times {words}")
+
+
+def test_the_batch_up_to_which_drafts_pay_is_where_tokens_cost_the_same(simulation: Simulation) -> None:
+    engine = EngineSpec(name="vllm", speculation=THREE, max_running_requests=1024)
+    pool = PoolSpec(accelerator="h200", engine=engine)
+    plan = simulation.plan(pool)
+    assert plan.speculation is not None
+    batch = paying_batch(plan, plan.speculation, 100.0)
+    drafted, plain = simulation.costs(pool).seconds, plan.costs.seconds
+    pays = [decode_step_seconds(drafted, n, 100 * n) < decode_step_seconds(plain, n, 100 * n) for n in range(1, 1025)]
+    assert 1 < batch < 1024
+    assert pays == [True] * batch + [False] * (1024 - batch)
+    assert notes([plan], TRACE)[0].rpartition("batch of ")[2].isdigit()
+    undrafted = simulation.plan(PoolSpec(accelerator="h200", engine=EngineSpec(name="vllm")))
+    assert notes([undrafted], TRACE) == ()
+
+
 def test_a_plan_says_what_drafts_yield(simulation: Simulation) -> None:
     plan = simulation.plan(PoolSpec(accelerator="h200", engine=EngineSpec(name="vllm", speculation=THREE)))
     drafts = plan.speculation
     assert drafts is not None
     assert drafts.accepted_by_position == pytest.approx((0.8, 0.56, 0.336))
     assert (drafts.lookahead_tokens, drafts.drops_last_page, drafts.layers_per_draft) == (3, True, 1)
-    assert plan.costs.warnings[-1] == "3 drafted tokens (eagle3): 2.70 tokens a step by the acceptance that is stated"
+    assert drafts.note == "3 drafted tokens (eagle3): 2.70 tokens a step by the acceptance that is stated"
     by_ngram = simulation.plan(PoolSpec(accelerator="h200", engine=EngineSpec(name="vllm", speculation=NGRAM)))
     assert by_ngram.speculation is not None
     assert (by_ngram.speculation.lookahead_tokens, by_ngram.speculation.drops_last_page) == (0, False)

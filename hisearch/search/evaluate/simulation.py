@@ -121,7 +121,7 @@ class Simulation:
         if plan.speculation is None:
             return plan.costs
         even = plan.costs.seconds._replace(mixed_decode_s=None, skew_s=None)
-        seconds = with_speculation(even, plan.speculation, self._world.model.layers)
+        seconds = with_speculation(even, plan.speculation, plan.speculation.model_layers)
         return replace(plan.costs, seconds=seconds)
 
     def usd_per_hour(self, deployment: DeploymentSpec) -> float:

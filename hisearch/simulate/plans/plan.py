@@ -23,7 +23,6 @@ from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan
 from hisearch.simulate.plans.tiers import TierRefused, Tiers, plan_tiers
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
-from hisearch.specs.deployments.speculation import acceptance_note
 from hisearch.specs.deployments.tier_checks import TierProblem
 from hisearch.specs.deployments.tiers import (
     GROUP_KV_CONNECTORS,
@@ -190,14 +189,13 @@ def plan_worker(
         max_context_tokens=memory.kv_capacity_tokens,
         devices=attached,
     )
-    drafts = [] if engine.speculation is None else [acceptance_note(engine.speculation, model)]
     kv = memory.kv_groups
     longest = model.max_context_tokens
     if kv is not None:
         longest = kv.longest_request_tokens(memory.kv_capacity_tokens // engine.page_size, engine, longest)
     return WorkerPlan(
         engine,
-        replace(with_adapters(costs, pool, model, accelerator), warnings=(*costs.warnings, *drafts)),
+        with_adapters(costs, pool, model, accelerator),
         memory,
         memory.kv_capacity_tokens - _tokens_of_objects(pool, agents),
         max_request_tokens=longest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hisearch.specs.deployments.speculation import HEADS, SpeculationSpec
+from hisearch.specs.deployments.speculation import HEADS, SpeculationSpec, acceptance_note
 from hisearch.specs.models.model import ModelSpec
 
 
@@ -17,7 +17,8 @@ class SpeculationPlan:
         the head drafts. drops_last_page: whether a prefix hit leaves out its last page, of whose hidden states the head
         needs those that no cache holds (vLLM 0.19.1, ``v1/core/single_type_kv_cache_manager.py:
         FullAttentionManager.find_longest_cache_hit``, use_eagle). seed: of the draws. layers_per_draft: layers of the
-        head that a draft passes through; 0 where no head drafts.
+        head that a draft passes through; 0 where no head drafts. model_layers: of the model. note: what the acceptance
+        rests on.
     """
 
     draft_tokens: int
@@ -26,6 +27,8 @@ class SpeculationPlan:
     drops_last_page: bool
     seed: int
     layers_per_draft: int
+    model_layers: int
+    note: str
 
     @property
     def tokens_per_step(self) -> float:
@@ -51,4 +54,6 @@ def plan_speculation(speculation: SpeculationSpec | None, model: ModelSpec) -> S
         drops_last_page=headed,
         seed=speculation.seed,
         layers_per_draft=min(speculation.head_layers, 1) if speculation.method == "mtp" else speculation.head_layers,
+        model_layers=model.layers,
+        note=acceptance_note(speculation, model),
     )
