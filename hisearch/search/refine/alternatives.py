@@ -54,7 +54,7 @@ _OWN, _NARROWER = "the checkpoint's", "narrower"
 def kinds_of(problem: Problem) -> tuple[str, ...]:
     """What alternatives may differ in."""
     execution = problem.space.execution
-    several = {DEVICES: execution.devices, SPECULATION: execution.speculation}
+    several: dict[str, Sequence[object]] = {DEVICES: execution.devices, SPECULATION: execution.speculation}
     return (*KINDS, *(kind for kind, choices in several.items() if len(choices) > 1))
 
 
