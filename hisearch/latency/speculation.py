@@ -3,12 +3,11 @@
 Notation
     d      tokens drafted for every sequence in a step, by a head that runs d times
     a      mean tokens per step and sequence
-    l      layers of the head that a draft passes through: 1 of multi-token prediction; 0 where no head drafts
-    L      layers
+    q      layers that a draft passes through over those of the model; 0 where no head drafts
     n, c   decoding sequences, the context that they read together
 
     step   = host + token_s[(d + 1) n] + sequence_s[(d + 1) n] + decode_s(n, c)         verification of the draft
-           + d * ((token_s[n] + decode_s(n, c)) * l / L + sequence_s[n])                drafting, where l > 0
+           + d * (q * (token_s[n] + decode_s(n, c)) + sequence_s[n])                    drafting, where q > 0
     costs of one token each: step / a
 
 The simulated engine makes one token per step. Its steps therefore take 1 / a of a speculative step. Means stay correct:
@@ -31,7 +30,7 @@ from hisearch.latency.many_steps import dense
 
 
 class Drafts(Protocol):
-    """What drafted tokens cost and yield, on average (see the module's notation)."""
+    """How many tokens are drafted, and what they yield on average (see the module's notation)."""
 
     @property
     def draft_tokens(self) -> int:
@@ -40,10 +39,6 @@ class Drafts(Protocol):
     @property
     def tokens_per_step(self) -> float:
         """Mean tokens per step and sequence: a."""
-
-    @property
-    def layers_per_draft(self) -> int:
-        """Layers that a draft passes through: l."""
 
 
 class Speculation(NamedTuple):
@@ -57,17 +52,12 @@ class Speculation(NamedTuple):
 
     @property
     def tokens_per_step(self) -> float:
-        """a: mean tokens per step and sequence."""
+        """Mean tokens per step and sequence: a."""
         return sum(self.accepted**k for k in range(self.draft_tokens + 1))
 
-    @property
-    def layers_per_draft(self) -> int:
-        """l: one layer drafts."""
-        return 1
 
-
-def with_speculation(costs: StepCosts, speculation: Drafts, layers: int) -> StepCosts:
-    """Costs of one-token steps that together take as long as speculative steps.
+def with_speculation(costs: StepCosts, speculation: Drafts, share: float) -> StepCosts:
+    """Costs of one-token steps that together take as long as speculative steps; ``share``: q.
 
     Only ``decode_s`` and the floor change: prompts are computed as before. Entries of ``decode_s`` may be negative; a
     step's cost is not.
@@ -77,7 +67,7 @@ def with_speculation(costs: StepCosts, speculation: Drafts, layers: int) -> Step
     """
     if costs.mixed_decode_s is not None or costs.skew_s is not None:
         raise ValueError("speculation needs costs without mixed_decode_s and skew_s")
-    drafted, share = speculation.draft_tokens, speculation.layers_per_draft / layers
+    drafted = speculation.draft_tokens
     sequences = np.array(token_knots(costs.decode_s.shape[0]), dtype=np.int64)
     alone = dense(costs.token_s, sequences) + dense(costs.sequence_s, sequences)
     host = costs.host_s + costs.host_per_sequence_s * sequences

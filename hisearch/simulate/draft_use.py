@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from hisearch.latency.costs import StepCosts
 from hisearch.latency.speculation import with_speculation
 from hisearch.latency.step_cost import decode_step_seconds
 from hisearch.simulate.plans.plan import WorkerPlan
-from hisearch.simulate.plans.speculation_plan import SpeculationPlan
 from hisearch.traces.compiled import CompiledTrace
 
 
@@ -18,27 +18,35 @@ def notes(plans: Sequence[WorkerPlan], trace: CompiledTrace) -> tuple[str, ...]:
     contexts = trace.arrays.input_tokens + outputs / 2.0
     mean_context = float((outputs * contexts).sum() / max(outputs.sum(), 1))
     return tuple(
-        f"{plan.speculation.note}; {_up_to(plan, plan.speculation, mean_context)}"
-        for plan in plans
-        if plan.speculation is not None
+        f"{plan.speculation.note}; {_up_to(plan, mean_context)}" for plan in plans if plan.speculation is not None
     )
 
 
-def _up_to(plan: WorkerPlan, drafts: SpeculationPlan, context_tokens: float) -> str:
+def plain_costs(plan: WorkerPlan) -> StepCosts:
+    """Step costs of a worker as if nothing were drafted, at equal contexts; decodes beside prompts cost as alone."""
+    return plan.costs.seconds._replace(mixed_decode_s=None, skew_s=None)
+
+
+def token_costs(plan: WorkerPlan) -> StepCosts:
+    """Costs of steps of one token that take as long, on average, as those of a worker that drafts."""
+    drafts = plan.speculation
+    return plain_costs(plan) if drafts is None else with_speculation(plain_costs(plan), drafts, drafts.share)
+
+
+def _up_to(plan: WorkerPlan, context_tokens: float) -> str:
     most = plan.scheduler_running_requests
-    paying = paying_batch(plan, drafts, context_tokens)
+    paying = paying_batch(plan, context_tokens)
     if paying == most:
         return f"by step times they pay up to the batch limit of {most:,}"
     return f"by step times they pay up to a batch of {paying:,}" if paying else "by step times they never pay"
 
 
-def paying_batch(plan: WorkerPlan, drafts: SpeculationPlan, context_tokens: float) -> int:
+def paying_batch(plan: WorkerPlan, context_tokens: float) -> int:
     """Largest batch in which a token takes less time with drafts than without; 0 where none does.
 
     At equal contexts of ``context_tokens``, in steps without prompts.
     """
-    plain = plan.costs.seconds._replace(mixed_decode_s=None, skew_s=None)
-    drafted = with_speculation(plain, drafts, drafts.model_layers)
+    plain, drafted = plain_costs(plan), token_costs(plan)
 
     def costs_more(batch: int) -> bool:
         read = round(batch * context_tokens)

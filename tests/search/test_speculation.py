@@ -197,8 +197,7 @@ def test_the_batch_up_to_which_drafts_pay_is_where_tokens_cost_the_same(simulati
     engine = EngineSpec(name="vllm", speculation=THREE, max_running_requests=1024)
     pool = PoolSpec(accelerator="h200", engine=engine)
     plan = simulation.plan(pool)
-    assert plan.speculation is not None
-    batch = paying_batch(plan, plan.speculation, 100.0)
+    batch = paying_batch(plan, 100.0)
     drafted, plain = simulation.costs(pool).seconds, plan.costs.seconds
     pays = [decode_step_seconds(drafted, n, 100 * n) < decode_step_seconds(plain, n, 100 * n) for n in range(1, 1025)]
     assert 1 < batch < 1024
@@ -212,10 +211,10 @@ def test_a_plan_says_what_drafts_yield(simulation: Simulation) -> None:
     plan = simulation.plan(PoolSpec(accelerator="h200", engine=EngineSpec(name="vllm", speculation=THREE)))
     drafts = plan.speculation
     assert drafts is not None
-    assert drafts.accepted_by_position == pytest.approx((0.8, 0.56, 0.336))
-    assert (drafts.lookahead_tokens, drafts.drops_last_page, drafts.layers_per_draft) == (3, True, 1)
+    assert drafts.accepted == pytest.approx((0.8, 0.56, 0.336))
+    assert (drafts.lookahead_tokens, drafts.reads_next_token, drafts.share) == (3, True, 1 / 64)
     assert drafts.note == "3 drafted tokens (eagle3): 2.70 tokens a step by the acceptance that is stated"
     by_ngram = simulation.plan(PoolSpec(accelerator="h200", engine=EngineSpec(name="vllm", speculation=NGRAM)))
     assert by_ngram.speculation is not None
-    assert (by_ngram.speculation.lookahead_tokens, by_ngram.speculation.drops_last_page) == (0, False)
-    assert by_ngram.speculation.layers_per_draft == 0
+    assert (by_ngram.speculation.lookahead_tokens, by_ngram.speculation.reads_next_token) == (0, False)
+    assert by_ngram.speculation.share == 0.0

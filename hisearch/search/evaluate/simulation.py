@@ -13,7 +13,6 @@ from hisearch.hardware.price_book import PriceBook
 from hisearch.hardware.prices import CostBreakdown, ffn_host_name, mean_cost
 from hisearch.latency.device_memory.plan import DoesNotFit, MemoryPlan
 from hisearch.latency.sharding import InvalidParallelism
-from hisearch.latency.speculation import with_speculation
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import REPLICAS, LimitCheck, worst_margin
@@ -21,6 +20,7 @@ from hisearch.search.evaluate.sustained import sustained
 from hisearch.search.evaluate.world import World
 from hisearch.search.model.deployments import without_replicas
 from hisearch.search.model.job import Evaluation, Job
+from hisearch.simulate.draft_use import token_costs
 from hisearch.simulate.plans.agent_memory import AgentsRefused
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.fleet_plan import plan_fleet
@@ -118,11 +118,7 @@ class Simulation:
     def costs(self, pool: PoolSpec) -> CompiledCosts:
         """Step costs of one worker; with drafted tokens, of steps of one token that take as long on average."""
         plan = self.plan(pool)
-        if plan.speculation is None:
-            return plan.costs
-        even = plan.costs.seconds._replace(mixed_decode_s=None, skew_s=None)
-        seconds = with_speculation(even, plan.speculation, plan.speculation.model_layers)
-        return replace(plan.costs, seconds=seconds)
+        return plan.costs if plan.speculation is None else replace(plan.costs, seconds=token_costs(plan))
 
     def usd_per_hour(self, deployment: DeploymentSpec) -> float:
         """Dollars per hour of a deployment."""

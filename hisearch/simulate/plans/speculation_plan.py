@@ -1,45 +1,44 @@
-"""Drafted tokens of a worker's engine, with the acceptance that its model has."""
+"""A worker's drafted tokens."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hisearch.specs.deployments.speculation import HEADS, SpeculationSpec, acceptance_note
 from hisearch.specs.models.model import ModelSpec
 
 
-@dataclass(frozen=True)
-class SpeculationPlan:
-    """Drafted tokens of every decoding sequence in a step.
+class SpeculationPlan(NamedTuple):
+    """Speculative decoding as kernels have it.
 
-    draft_tokens: k. accepted_by_position: for each position, the probability that all drafts up to it are accepted,
-        shape (k,), not increasing. lookahead_tokens: KV slots that the engine reserves beyond a step's tokens, for what
-        the head drafts. drops_last_page: whether a prefix hit leaves out its last page, of whose hidden states the head
-        needs those that no cache holds (vLLM 0.19.1, ``v1/core/single_type_kv_cache_manager.py:
-        FullAttentionManager.find_longest_cache_hit``, use_eagle). seed: of the draws. layers_per_draft: layers of the
-        head that a draft passes through; 0 where no head drafts. model_layers: of the model. note: what the acceptance
-        rests on.
+    draft_tokens: drafted for each decoding request in a step, at least 1.
+    lookahead_tokens: for which pages are taken behind those of a step: those that the drafter writes.
+    reads_next_token: whether the drafter's KV of a place depends on the token behind it (EAGLE, MTP), which limits
+        what hits may be.
+    accepted: probability that the first 1, 2, … drafted tokens are all accepted, not rising; as many as are drafted.
+    seed: of the draws.
+    share: layers that a draft passes through over those of the model; 0: drafts cost nothing on the device.
+    note: what the acceptance rests on; "" where nobody asks.
     """
 
     draft_tokens: int
-    accepted_by_position: tuple[float, ...]
     lookahead_tokens: int
-    drops_last_page: bool
-    seed: int
-    layers_per_draft: int
-    model_layers: int
-    note: str
+    reads_next_token: bool
+    accepted: tuple[float, ...]
+    seed: int = 0
+    share: float = 0.0
+    note: str = ""
 
     @property
     def tokens_per_step(self) -> float:
         """Mean tokens that a sequence makes in a step."""
-        return 1.0 + sum(self.accepted_by_position)
+        return 1.0 + sum(self.accepted)
 
 
 def plan_speculation(speculation: SpeculationSpec | None, model: ModelSpec) -> SpeculationPlan | None:
     """The plan of an engine's speculation; None without one.
 
-    Several multi-token-prediction layers draft a position each; an EAGLE head's are passed through in turn.
+    Several layers of multi-token prediction draft a position each; those of an EAGLE head are passed through in turn.
 
     Raises:
         KeyedError: the acceptance is not known (``SpeculationSpec.accepted_by_position``).
@@ -47,13 +46,13 @@ def plan_speculation(speculation: SpeculationSpec | None, model: ModelSpec) -> S
     if speculation is None:
         return None
     headed = speculation.method in HEADS
+    layers = min(speculation.head_layers, 1) if speculation.method == "mtp" else speculation.head_layers
     return SpeculationPlan(
-        draft_tokens=speculation.draft_tokens,
-        accepted_by_position=speculation.accepted_by_position(model),
-        lookahead_tokens=speculation.draft_tokens if headed else 0,
-        drops_last_page=headed,
-        seed=speculation.seed,
-        layers_per_draft=min(speculation.head_layers, 1) if speculation.method == "mtp" else speculation.head_layers,
-        model_layers=model.layers,
-        note=acceptance_note(speculation, model),
+        speculation.draft_tokens,
+        speculation.draft_tokens if headed else 0,
+        headed,
+        speculation.accepted_by_position(model),
+        speculation.seed,
+        layers / model.layers,
+        acceptance_note(speculation, model),
     )
