@@ -125,7 +125,7 @@ class DraftCosts(NamedTuple):
     """What drafting adds to a step (see the module's notation).
 
     tokens: k, drafted for every sequence in a step, at least 1.
-    share: layers of the drafter over those of the model; 0: it costs nothing on the device (n-gram look-ups).
+    share: q, layers that a draft passes through over those of the model, above 0.
     """
 
     tokens: int
