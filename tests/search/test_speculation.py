@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hisearch.latency.step_cost import decode_step_seconds
+from hisearch.report.words.templating import text
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.evaluate.world import World
 from hisearch.search.model.deployments import (
@@ -108,6 +109,12 @@ def test_names_and_dimensions() -> None:
     assert "speculation" not in pool_dimensions(make_problem().space)
 
 
+def test_the_sentence_of_a_recommendation_names_drafts() -> None:
+    batch = "with chunks of 8,192 tokens and up to 256 running requests"
+    assert text("deployment", "memory", deployment(THREE).pool) == f"{batch}, 3 drafted tokens (eagle3)"
+    assert text("deployment", "memory", deployment(None).pool) == batch
+
+
 def test_another_engine_drafts_nothing() -> None:
     assert on_engine(deployment(ONE), "sglang").pool.engine.speculation is None
 
@@ -124,10 +131,10 @@ def drafting(number: int, usd: float, speculation: SpeculationSpec | None, **cha
 def test_whether_drafts_pay_is_said_with_the_price_of_the_other() -> None:
     three, none, dear = drafting(0, 4.0, THREE), drafting(1, 5.5, None), drafting(2, 7.0, None)
     sliced, missing = drafting(3, 3.0, None, slice_fraction=0.5), drafting(4, 3.0, None, feasible=False)
-    text = describe_speculation(three, [three, none, dear, sliced, missing])
-    assert text.startswith("It serves 3 drafted tokens (eagle3), and what they yield depends on the text. 3 drafted")
-    assert "2.70 tokens a step. The cheapest found without them: 2 × fast · vLLM" in text
-    assert text.endswith("at $5.50 per hour, $1.50 more.")
+    said = describe_speculation(three, [three, none, dear, sliced, missing])
+    assert said.startswith("It serves 3 drafted tokens (eagle3), and what they yield depends on the text. 3 drafted")
+    assert "2.70 tokens a step. The cheapest found without them: 2 × fast · vLLM" in said
+    assert said.endswith("at $5.50 per hour, $1.50 more.")
     assert describe_speculation(three, [three, missing]).endswith("Nothing without them was found to meet the SLO.")
     assert describe_speculation(three, [three, sliced]).endswith("list null among speculation to compare.")
     assert brief_speculation(three).startswith("3 drafted tokens (eagle3): measure on your own text")
@@ -135,9 +142,9 @@ def test_whether_drafts_pay_is_said_with_the_price_of_the_other() -> None:
 
 def test_drafts_that_do_not_pay() -> None:
     none, three = drafting(0, 4.0, None), drafting(1, 5.0, THREE)
-    text = describe_speculation(none, [none, three])
-    assert text.startswith("Drafted tokens do not pay here: the cheapest found with them, 2 × fast · vLLM · 3 drafted")
-    assert text.endswith("costs $5.00 per hour, $1.00 more.")
+    said = describe_speculation(none, [none, three])
+    assert said.startswith("Drafted tokens do not pay here: the cheapest found with them, 2 × fast · vLLM · 3 drafted")
+    assert said.endswith("costs $5.00 per hour, $1.00 more.")
     missing = drafting(2, 5.0, THREE, feasible=False)
     assert describe_speculation(none, [none, missing]) == "Nothing with drafted tokens was found to meet the SLO."
     assert describe_speculation(none, [none]) == describe_speculation(None, [three]) == brief_speculation(none) == ""
