@@ -220,6 +220,9 @@ def _space(resolved: ResolvedDeployment, gpu: Sequence[str], profile: str | None
     }
     if pool.weight_dtype is not None:
         execution["weight_dtypes"] = [pool.weight_dtype]
+    if (drafts := engine.speculation) is not None:
+        fewer = range(1, drafts.draft_tokens + 1)
+        execution["speculation"] = [None, *(drafts.model_dump() | {"draft_tokens": count} for count in fewer)]
     return {
         "execution": execution,
         "routing": {"policies": ["power_of_two"]},

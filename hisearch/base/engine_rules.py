@@ -114,6 +114,35 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "sched.scheduler.Scheduler.schedule, config.vllm.VllmConfig.use_v2_model_runner",
         ),
         Rule(
+            "pads_new_decodes",
+            "0.29.0",
+            "An admitted request with one token to compute computes that one.",
+            "Beside decodes alone, or with the others cached, it computes as many drafts as they do, all rejected.",
+            "sched.scheduler.Scheduler.schedule",
+        ),
+        Rule(
+            "publishes_accepted",
+            "0.33.0",
+            "With drafts, a synchronous scheduler lets look-ups find blocks by what is known when they are scheduled.",
+            "It also lets them find the blocks that a step's results fill.",
+            "sched.scheduler.Scheduler.update_from_output",
+        ),
+        Rule(
+            "hashes_ahead",
+            "0.33.0",
+            "The last block of a hit is computed again where a drafter needs the inputs behind it (EAGLE, MTP).",
+            "The token behind a block is part of its hash: hits keep their last block, and a block is findable once "
+            "the token behind it is known.",
+            "config.vllm.VllmConfig.num_hash_lookahead_tokens",
+        ),
+        Rule(
+            "looks_ahead_at_once",
+            "0.27.0",
+            "Admission takes no pages for the drafter's tokens; the first decode does.",
+            "It takes them, unless KV is loaded first.",
+            "sched.scheduler.Scheduler.schedule",
+        ),
+        Rule(
             "unpins_loaded",
             "0.32.0",
             "LMCache keeps chunks that a request hits until its own saves.",

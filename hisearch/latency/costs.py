@@ -14,6 +14,7 @@ Notation
              + prompt_s[P]                                            where P > 0
              + sum over chunks of chunk_s(new, cached, P)
              + skew_s[n] * (m - c / n) + decode_s(n, c)
+             + draft_s                                                where tokens are drafted
     floor_s  = floor.step_s + floor.per_sequence_s * sequences + launches(T, P)
 
     chunk_s  = new * (cached + (new + 1) / 2) * rate, rate bilinear in a table over (P, cached)
@@ -48,6 +49,14 @@ batch of two lengths with the same mean, variance and longest. One long context 
 accelerator and are in the mean already. At large c, caches fall short. ``late`` was measured on batches whose long
 contexts are r times the short ones; the excess of still longer ones is fully exposed. ``mixed_decode_s`` and ``late``
 are linear along each axis between their knots, which are ``octaves``; ``late`` is flat beyond them.
+
+With drafted tokens a decode computes its newest token and drafts behind it, and samples at each: all of them count in T
+and in S, and in the context that it reads. The drafter then runs k times, over all tokens of the step and over one of
+each sequence after that. A share q of the model's layers, it reads what they read, and has the model's LM head:
+
+    draft_s = q * (token_s[T] + attention of the step) + sequence_s[N]
+            + (k - 1) * (q * (token_s[N] + decode_s(N, C)) + sequence_s[N])
+    N, C  sequences in the step, the context that they read together, each at its end
 
 Knots of both tables are ``tokens_knot(i)`` (see ``knots``). Beyond ``len(token_s)``, ``len(sequence_s)``,
 ``len(prompt_s)`` and the last knots of ``decode_s`` the last slope continues; ``chunk_rate`` is flat beyond its last
@@ -95,6 +104,7 @@ class StepCosts(NamedTuple):
     late: None: 0. Needs ``mixed_decode_s``.
     prompt_s: shape (>= 2,), seconds by tokens of all prompt chunks; None: 0.
     floor: None: 0.
+    draft: None: nothing is drafted.
     """
 
     host_s: float
@@ -108,6 +118,18 @@ class StepCosts(NamedTuple):
     late: LateCosts | None = None
     prompt_s: F8 | None = None
     floor: HostFloor | None = None
+    draft: DraftCosts | None = None
+
+
+class DraftCosts(NamedTuple):
+    """What drafting adds to a step (see the module's notation).
+
+    tokens: k, drafted for every sequence in a step, at least 1.
+    share: q, layers that a draft passes through over those of the model, above 0.
+    """
+
+    tokens: int
+    share: float
 
 
 class HostFloor(NamedTuple):

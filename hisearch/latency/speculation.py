@@ -1,27 +1,26 @@
 """Speculative decoding in mean step costs: one speculative step of several tokens becomes several steps of one token.
 
 Notation
-    d      tokens drafted for every sequence in a step, by one layer that runs d times (multi-token prediction)
-    a      mean tokens per step and sequence: 1 + p + p^2 + … + p^d
-    p      probability that a drafted token is accepted, given that all before it were
-    L      layers
+    d      tokens drafted for every sequence in a step, by a head that runs d times
+    a      mean tokens per step and sequence
+    q      layers that a draft passes through over those of the model; 0 where no head drafts
     n, c   decoding sequences, the context that they read together
 
     step   = host + token_s[(d + 1) n] + sequence_s[(d + 1) n] + decode_s(n, c)         verification of the draft
-           + d * ((token_s[n] + decode_s(n, c)) / L + sequence_s[n])                    drafting
+           + d * (q * (token_s[n] + decode_s(n, c)) + sequence_s[n])                    drafting, where q > 0
     costs of one token each: step / a
 
 The simulated engine makes one token per step. Its steps therefore take 1 / a of a speculative step. Means stay correct:
 time per token, growth of contexts, and the decodes' cost in mixed steps. A prompt's wait for the current step is too
 short, by less than a step.
 
-Not modelled: differences of p between requests, the prompt's pass through the drafting layer, and memory for drafted
-tokens.
+Not modelled: differences of acceptance between requests, the prompt's pass through the drafting layer, and memory for
+drafted tokens.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,10 +29,22 @@ from hisearch.latency.knots import token_knots
 from hisearch.latency.many_steps import dense
 
 
-class Speculation(NamedTuple):
-    """How an engine speculates.
+class Drafts(Protocol):
+    """How many tokens are drafted, and what they yield on average (see the module's notation)."""
 
-    draft_tokens: d. accepted: p, 0 to 1.
+    @property
+    def draft_tokens(self) -> int:
+        """Tokens drafted in a step: d."""
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean tokens per step and sequence: a."""
+
+
+class Speculation(NamedTuple):
+    """Multi-token prediction with the same acceptance at every position: a = 1 + p + p^2 + … + p^d.
+
+    draft_tokens: d. accepted: p, 0 to 1: that a draft is accepted, given that all before it were.
     """
 
     draft_tokens: int
@@ -41,12 +52,12 @@ class Speculation(NamedTuple):
 
     @property
     def tokens_per_step(self) -> float:
-        """a: mean tokens per step and sequence."""
+        """Mean tokens per step and sequence: a."""
         return sum(self.accepted**k for k in range(self.draft_tokens + 1))
 
 
-def with_speculation(costs: StepCosts, speculation: Speculation, layers: int) -> StepCosts:
-    """Costs of one-token steps that together take as long as speculative steps.
+def with_speculation(costs: StepCosts, speculation: Drafts, share: float) -> StepCosts:
+    """Costs of one-token steps that together take as long as speculative steps; ``share``: q.
 
     Only ``decode_s`` and the floor change: prompts are computed as before. Entries of ``decode_s`` may be negative; a
     step's cost is not.
@@ -61,8 +72,8 @@ def with_speculation(costs: StepCosts, speculation: Speculation, layers: int) ->
     alone = dense(costs.token_s, sequences) + dense(costs.sequence_s, sequences)
     host = costs.host_s + costs.host_per_sequence_s * sequences
     checked = dense(costs.token_s, (drafted + 1) * sequences) + dense(costs.sequence_s, (drafted + 1) * sequences)
-    drafting = drafted * (dense(costs.token_s, sequences) / layers + dense(costs.sequence_s, sequences))
-    attention = costs.decode_s * (1.0 + drafted / layers)
+    drafting = drafted * (dense(costs.token_s, sequences) * share + (share > 0) * dense(costs.sequence_s, sequences))
+    attention = costs.decode_s * (1.0 + drafted * share)
     step = (host + checked + drafting)[:, None] + attention
     decode = step / speculation.tokens_per_step - (host + alone)[:, None]
     decode[0, :] = 0.0

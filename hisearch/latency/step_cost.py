@@ -8,6 +8,7 @@ The kernels evaluate the same expressions in the same order, so both give the sa
     total += work * rate            for each chunk in order
     total += skew_s[n] * ((m * n - c) / n);  total += decode_s(n, c)         if n > 0 and there are no chunks
     total += mixed_decode_s         if n > 0 and there are chunks
+    total += draft_s                if tokens are drafted
     max(total, floor)
 
 A rate is flat beyond its table; token_s, sequence_s, prompt_s and decode_s continue with their last slope.
@@ -21,12 +22,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.latency.costs import StepCosts
+from hisearch.latency.costs import DraftCosts, StepCosts
 from hisearch.latency.knots import LONG_PARTS, late_octaves, octaves, token_knots
 
 
 def step_seconds(
-    costs: StepCosts, chunks: Sequence[tuple[int, int]], decodes: Sequence[int], sampling: int | None = None
+    costs: StepCosts,
+    chunks: Sequence[tuple[int, int]],
+    decodes: Sequence[int],
+    sampling: int | None = None,
+    drafted: int = 0,
 ) -> float:
     """Cost of one step: seconds, or joules where ``costs`` holds joules.
 
@@ -35,16 +40,18 @@ def step_seconds(
         chunks: (new, cached) tokens of every prompt chunk, in the batch's order.
         decodes: context that each decoding sequence reads: tokens before the new one, plus one.
         sampling: sequences that sample a token: decodes, and chunks that complete their prompt; None: all.
+        drafted: tokens that the decodes compute beside their newest ones; they read them too.
     """
     n = len(decodes)
     sequences = len(chunks) + n
-    tokens = sum(new for new, _ in chunks) + n
+    tokens = sum(new for new, _ in chunks) + n + drafted
     total = costs.host_s + costs.host_per_sequence_s * sequences
     total += dense_lookup(costs.token_s, tokens)
-    total += dense_lookup(costs.sequence_s, sequences if sampling is None else sampling)
-    prompt_tokens = tokens - n
+    total += dense_lookup(costs.sequence_s, (sequences if sampling is None else sampling) + drafted)
+    prompt_tokens = tokens - n - drafted
     if chunks and costs.prompt_s is not None:
         total += dense_lookup(costs.prompt_s, prompt_tokens)
+    without_attention = total
     pairs = 0.0
     for new, cached in chunks:
         work = new * (cached + (new + 1) / 2.0)
@@ -59,9 +66,24 @@ def step_seconds(
             if costs.skew_s is not None and not chunks:
                 total += costs.skew_s[min(n, len(costs.skew_s) - 1)] * ((max(decodes) * n - context) / n)
             total += bilinear(costs.decode_s, n, context, extrapolate=True)
+    if costs.draft is not None:
+        context = sum(decodes) + sum(new + cached for new, cached in chunks)
+        total += _drafting_seconds(costs, costs.draft, sequences, tokens, context, total - without_attention)
     if costs.floor is not None:
         total = max(total, costs.floor.seconds(sequences, tokens, prompts=bool(chunks)))
     return float(total)
+
+
+def _drafting_seconds(
+    costs: StepCosts, draft: DraftCosts, sequences: int, tokens: int, context: int, attention_s: float
+) -> float:
+    head = dense_lookup(costs.sequence_s, sequences)
+    total = draft.share * (dense_lookup(costs.token_s, tokens) + attention_s) + head
+    if draft.tokens > 1:
+        decode_s = bilinear(costs.decode_s, sequences, context, extrapolate=True)
+        again = draft.share * (dense_lookup(costs.token_s, sequences) + decode_s) + head
+        total += (draft.tokens - 1) * again
+    return total
 
 
 def decode_step_seconds(costs: StepCosts, sequences: int, context_tokens: int) -> float:

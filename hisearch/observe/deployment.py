@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from hisearch.observe.reading import Facts, Value
+from hisearch.observe.reading import Facts
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.errors import SpecError
@@ -73,7 +73,7 @@ def not_told(servers: Sequence[Facts]) -> list[str]:
 
 
 def _pool(facts: Facts, accelerator: str) -> dict[str, Any]:
-    engine: dict[str, Value] = {"name": facts.engine}
+    engine: dict[str, Any] = {"name": facts.engine}
     if facts.version:
         engine["version"] = facts.version
     pool: dict[str, Any] = {"accelerator": accelerator, "engine": engine}
@@ -83,4 +83,6 @@ def _pool(facts: Facts, accelerator: str) -> dict[str, Any]:
             engine[name] = value
         else:
             pool[section] = value
+    if facts.speculation is not None:
+        engine["speculation"] = dict(facts.speculation)
     return pool

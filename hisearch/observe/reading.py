@@ -74,7 +74,8 @@ class Facts:
     """What a server says of itself.
 
     model: as it was started with. settings: key of a Deployment's pool, dotted -> value. kv_tokens: of its KV memory,
-    of one attention group. gpu: the accelerator's name where it is told. eager: no CUDA graphs.
+    of one attention group. gpu: the accelerator's name where it is told. eager: no CUDA graphs. speculation: of a
+    Deployment's engine.
     """
 
     engine: EngineName
@@ -85,6 +86,7 @@ class Facts:
     gpu: str = ""
     eager: bool = False
     max_context_tokens: int | None = None
+    speculation: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = field(default=())
 
 

@@ -93,9 +93,9 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--with",
                 dest="feature",
-                choices=("lmcache", "offload", "windows"),
-                help="draw cases of --random with LMCache's connector, as installed, with vLLM's OffloadingConnector, "
-                "or with sliding windows",
+                choices=("drafts", "lmcache", "offload", "windows"),
+                help="draw cases of --random with drafted tokens, with LMCache's connector, as installed, with vLLM's "
+                "OffloadingConnector, or with sliding windows",
             )
         command.add_argument(
             "--out", type=Path, required=True, metavar="DIR", help="folder of the recordings; what it holds is skipped"

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hisearch.record import vllm_lmcache, vllm_offload
+from hisearch.record import vllm_drafts, vllm_lmcache, vllm_offload
 from hisearch.record.cases import LAW, Case, CaseError, EngineError, Setting, step_latency_s
 from hisearch.record.vllm_random import random_case, random_lmcache_case, random_offload_case, random_window_case
 from hisearch.record.workload import END_TOKEN, Row, token_texts
@@ -43,6 +43,7 @@ SETTINGS = {
         "prefix_cache_retention_interval", (int, type(None)), "an integer or null", default=None
     ),
     "offload": Setting("offload", (dict,), "a mapping", default={}),
+    "speculation": Setting("speculation", (dict,), "a mapping", default={}),
 }
 #: Settings under the same name in a recording and as an argument of vLLM's ``SchedulerConfig``.
 _SCHEDULER_KEYS = (
@@ -103,7 +104,7 @@ def record(case: Case) -> dict[str, Any]:
     recording: dict[str, Any] = {
         "engine": f"vllm {engine} (v1 scheduler and KV cache manager, {kind} scheduling)",
         "config": config,
-        "step_latency_s": LAW,
+        "step_latency_s": LAW if run.drafts is None else vllm_drafts.LAW,
         "requests": case.requests,
         "steps": run.steps,
         "first_token_s": run.first_token_s,
@@ -127,6 +128,8 @@ def _check(case: Case) -> None:
     has_other = case.settings.get("offload") and not _is_lmcache(case.settings)
     if has_other and case.settings.get("async_scheduling") and not vllm_offload.has_new_worker():
         raise CaseError(f"{case.source}: {case.name}: offload: vLLM 0.19 is recorded with synchronous scheduling alone")
+    if case.settings.get("speculation") and (problem := vllm_drafts.problem(case.settings["speculation"])):
+        raise CaseError(f"{case.source}: {case.name}: {problem}")
     usable = (case.settings["num_blocks"] - 1) * case.settings["block_size"]
     longest = min(usable, case.settings.get("max_model_len", 65536) - 1)
     for row in case.requests:
@@ -138,7 +141,10 @@ def _check(case: Case) -> None:
 
 
 #: What a random case may have beside the settings of every case.
-FEATURES = {"lmcache": random_lmcache_case, "offload": random_offload_case, "windows": random_window_case}
+FEATURES = {
+    "drafts": vllm_drafts.random_draft_case, "lmcache": random_lmcache_case, "offload": random_offload_case,
+    "windows": random_window_case,
+}  # fmt: skip
 
 
 def draw(rng: random.Random, feature: str | None = None) -> tuple[dict[str, Any], list[Row], int]:
@@ -146,7 +152,7 @@ def draw(rng: random.Random, feature: str | None = None) -> tuple[dict[str, Any]
 
     Args:
         rng: for all that is drawn.
-        feature: of ``FEATURES``; None: neither a connector nor windows.
+        feature: of ``FEATURES``; None: none of them.
     """
     version()
     from vllm.config import SchedulerConfig
@@ -184,6 +190,8 @@ class _Run:
             offload = vllm_offload.checked(offload)
             self.worker = vllm_offload.Worker(self.scheduler, offload, block_tokens, self.finish_s)
         self.rows = {str(row["id"]): row for row in case.requests}
+        speculation = case.settings.get("speculation")
+        self.drafts = vllm_drafts.Drafts(speculation, list(self.rows)) if speculation else None
         self.texts = {str(name): text for name, text in token_texts(case.requests, case.settings[BLOCK_KEY]).items()}
         self.waiting = deque(case.requests)
         self.clock = self.device_free_s = 0.0
@@ -255,7 +263,9 @@ class _Run:
         step["batch"] = [list(entry) for entry in batch]
         step["preempted"] = sorted(self.rows[name]["id"] for name in output.preempted_req_ids or ())
         self.steps.append(step)
-        if self.lmcache is None:
+        if self.drafts is not None:
+            self.device_free_s = start_s + vllm_drafts.step_latency_s(batch)
+        elif self.lmcache is None:
             self.device_free_s = start_s + step_latency_s(batch)
         else:
             self.device_free_s, held_s = self.lmcache.run(output, start_s, step_latency_s(batch))
@@ -267,8 +277,10 @@ class _Run:
         self.clock = end_s = max(self.clock, end_s)
         names = list(output.num_scheduled_tokens)
         chosen = set(sampling)
-        sampled = [[self._next_token(name)] if name in chosen else [] for name in names]
+        sampled = [self._next_tokens(name, output) if name in chosen else [] for name in names]
         results = self.scheduler.update_from_output(output, model_output(names, sampled, **copied))
+        if self.drafts is not None and not self.asynchronous:
+            self.drafts.hand_in(self.scheduler, names)
         for group in results.values():
             for result in group.outputs:
                 name = str(result.request_id)
@@ -277,15 +289,23 @@ class _Run:
                 if result.finish_reason is not None:
                     self.finish_s[name] = round(end_s, 9)
 
-    def _next_token(self, name: str) -> int:
-        """The token that a request generates; END_TOKEN where it ends before its declared limit."""
+    def _next_tokens(self, name: str, output: Any) -> list[int]:
+        """The tokens that a step makes for a request: one, and as many as it accepts of its drafts."""
+        request, accepted = self.scheduler.requests.get(name), 0
+        if self.drafts is not None and request is not None and name not in self.drafts.padded(output):
+            offered = len(output.scheduled_spec_decode_tokens.get(name, ()))
+            accepted = self.drafts.accepted(name, request.num_output_tokens, offered)
+        return [self._token(name, place) for place in range(accepted + 1)]
+
+    def _token(self, name: str, place: int) -> int:
+        """The ``place``-th of a request's next tokens; END_TOKEN where it ends before its declared limit."""
         request, row = self.scheduler.requests.get(name), self.rows[name]
-        if request is None or request.num_tokens >= len(self.texts[name]):
+        if request is None or request.num_tokens + place >= len(self.texts[name]):
             return END_TOKEN + 1  # Finished while its last step was in flight: nobody reads the token.
-        last = request.num_output_tokens + 1 == row["output_tokens"]
+        last = request.num_output_tokens + place + 1 == row["output_tokens"]
         if last and row.get("max_output_tokens", row["output_tokens"]) > row["output_tokens"]:
             return END_TOKEN
-        return self.texts[name][int(request.num_tokens)]
+        return self.texts[name][int(request.num_tokens) + place]
 
     def _request(self, row: Row) -> Any:
         from vllm.sampling_params import SamplingParams
@@ -349,6 +369,8 @@ def make_scheduler(settings: dict[str, Any]) -> tuple[Any, Any]:
         model_config=model, scheduler_config=SchedulerConfig(**arguments), device_config=DeviceConfig(device="cpu"),
         cache_config=CacheConfig(block_size=settings["block_size"], enable_prefix_caching=prefix), **more,
     )  # fmt: skip
+    if settings.get("speculation"):
+        config.speculative_config = vllm_drafts.speculative_config(settings["speculation"], config)
     config.cache_config.num_gpu_blocks = settings["num_blocks"]
     sizes = {"block_size": settings["block_size"]}
     if hasattr(kv_cache_utils, "resolve_kv_cache_block_sizes"):
@@ -358,7 +380,9 @@ def make_scheduler(settings: dict[str, Any]) -> tuple[Any, Any]:
     hashing = _hash_function(config.cache_config.prefix_caching_hash_algo)
     kv_cache_utils.init_none_hash(hashing)
     block_tokens = sizes.get("hash_block_size", sizes["block_size"])
-    hasher = kv_cache_utils.get_request_block_hasher(block_tokens, hashing) if prefix or more else None
+    ahead = getattr(config, "num_hash_lookahead_tokens", 0)
+    hashed = (block_tokens, hashing, ahead) if ahead else (block_tokens, hashing)
+    hasher = kv_cache_utils.get_request_block_hasher(*hashed) if prefix or more else None
     scheduler_class = config.scheduler_config.get_scheduler_cls()
     scheduler = scheduler_class(
         vllm_config=config, kv_cache_config=cache_config, log_stats=False,

@@ -10,7 +10,7 @@ import numpy as np
 from hisearch.base.dtypes import I4
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.simulate import agent_use, front_end, tier_use
+from hisearch.simulate import agent_use, draft_use, front_end, tier_use
 from hisearch.simulate.arrays import fleet as fleet_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
@@ -50,7 +50,11 @@ def result_of(
         horizon_reached=horizon_reached,
         warnings=tuple(
             dict.fromkeys(
-                (*agent_use.doubts(plans, trace), *(warning for worker in plans for warning in worker.costs.warnings))
+                (
+                    *agent_use.doubts(plans, trace),
+                    *(warning for worker in plans for warning in worker.costs.warnings),
+                    *draft_use.notes(plans, trace),
+                )
             )
         ),
         events=int(fleet.counters[fl.EVENTS]),

@@ -74,6 +74,21 @@ class LmcacheSettings(_Settings):
     save_decode: bool = False
 
 
+class SpeculationSettings(_Settings):
+    """``config.speculation``: drafted tokens, and how many are accepted (see ``hisearch.record.vllm_drafts``)."""
+
+    method: Literal["eagle", "ngram"]
+    draft_tokens: _Tokens
+    accepted: list[Annotated[float, Field(ge=0, le=1)]]
+    seed: NonNegativeInt
+
+    @model_validator(mode="after")
+    def _check(self) -> SpeculationSettings:
+        if len(self.accepted) != self.draft_tokens:
+            raise ValueError(f"accepted has {len(self.accepted)} entries; expected draft_tokens, {self.draft_tokens}")
+        return self
+
+
 def _connector_of(offload: Any) -> str:
     given = offload.get("connector") if isinstance(offload, dict) else getattr(offload, "connector", None)
     return "offload" if given is None else "lmcache"
@@ -105,6 +120,8 @@ class VllmSettings(_Settings):
         | None
     ) = None
 
+    speculation: SpeculationSettings | None = None
+
     @model_validator(mode="after")
     def _check(self) -> VllmSettings:
         if self.max_tokens < self.max_num_seqs:
@@ -116,6 +133,8 @@ class VllmSettings(_Settings):
             raise ValueError("sliding_window is the only group of layers, hybrid_window one beside full attention")
         if self.offload is not None and self.has_windows:
             raise ValueError("offload beside sliding_window or hybrid_window is not simulated")
+        if self.speculation is not None and (self.offload is not None or self.has_windows):
+            raise ValueError("speculation beside offload, sliding_window or hybrid_window is not simulated")
         return self
 
     @property

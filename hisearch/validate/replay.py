@@ -16,6 +16,7 @@ from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.simulate.plans.groups_plan import GroupsPlan
+from hisearch.simulate.plans.speculation_plan import SpeculationPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
@@ -175,7 +176,7 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
     try:
         if isinstance(settings, VllmSettings):
             engine, capacity = _vllm(settings), (settings.num_blocks - 1) * settings.block_size
-            more = _offloading(settings) | _groups(settings)
+            more = _offloading(settings) | _groups(settings) | _speculation(settings)
             _refuse_long_requests(recording, settings.max_model_len)
         else:
             more = _hicache(recording, settings)
@@ -243,6 +244,18 @@ def _groups(settings: VllmSettings) -> dict[str, Any]:
         retention_tokens=settings.prefix_cache_retention_interval,
     )
     return {"groups": groups, "max_request_tokens": settings.max_model_len}
+
+
+def _speculation(settings: VllmSettings) -> dict[str, Any]:
+    """Arguments of a plan for the recording's drafted tokens."""
+    drafts = settings.speculation
+    if drafts is None:
+        return {}
+    eagle = drafts.method == "eagle"
+    plan = SpeculationPlan(
+        drafts.draft_tokens, drafts.draft_tokens if eagle else 0, eagle, tuple(drafts.accepted), drafts.seed
+    )
+    return {"speculation": plan, "max_request_tokens": settings.max_model_len}
 
 
 def _offloading(settings: VllmSettings) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -114,6 +115,43 @@ def test_the_router_s_tree_and_policies_that_it_lacks(build_deployment: Any) -> 
     for policy in ("bucket", "consistent_hash", "kv_aware"):
         with pytest.raises(ExportError, match=f"sglang-router 0.3.2 has no policy {policy}; it takes random"):
             router_flags(build_deployment(router={"policy": policy}).router)
+
+
+@pytest.mark.parametrize(
+    ("speculation", "config"),
+    [
+        (None, None),
+        ({"method": "mtp", "draft_tokens": 3}, {"method": "mtp", "num_speculative_tokens": 3}),
+        ({"method": "ngram", "draft_tokens": 2}, {"method": "ngram", "num_speculative_tokens": 2}),
+        (
+            {"method": "eagle", "draft_tokens": 1, "draft_weights": "acme/head"},
+            {"method": "eagle", "num_speculative_tokens": 1, "model": "acme/head"},
+        ),
+        (
+            {"method": "eagle3", "draft_tokens": 2},
+            {"method": "eagle3", "num_speculative_tokens": 2, "model": "acme/measured"},
+        ),
+    ],
+)
+def test_drafted_tokens(launch: Any, speculation: dict[str, Any] | None, config: dict[str, Any] | None) -> None:
+    curve = {"tokens_per_step": [1.8, 2.4], "workload": "w", "source": "s", "as_of": "2026-01-01"}
+    model = {"speculation": {"eagle3": curve | {"draft_weights": "acme/measured"}}}
+    flags = {
+        flag: values
+        for flag, *values in engine_flags(launch(engine={"name": "vllm", "speculation": speculation}, model=model))
+    }
+    assert [json.loads(text) for text in flags.get("--speculative-config", [])] == ([] if config is None else [config])
+    by_ngram = speculation is not None and speculation["method"] == "ngram"
+    assert ("--no-async-scheduling" in flags) == by_ngram
+
+
+def test_a_head_without_a_checkpoint_is_refused_and_left_out_elsewhere(launch: Any) -> None:
+    drafting = launch(engine={"name": "vllm", "speculation": {"method": "eagle", "draft_tokens": 1}})
+    with pytest.raises(ExportError, match=r"pool main: eagle has weights of its own; name .*draft_weights"):
+        engine_flags(drafting)
+    other, notes = other_engine(drafting.pool.engine)
+    assert other.speculation is None
+    assert "Without 1 drafted token (eagle): they are simulated under vLLM alone." in notes
 
 
 def test_sglang_settings(launch: Any) -> None:

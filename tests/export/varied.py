@@ -17,6 +17,7 @@ RELEASES = [f"{engine}-{version}" for engine, versions in MODELLED.items() for v
 _DRAM = {"medium": "ddr5", "gib": 256, "scope": "worker"}
 _DISK = {"medium": "nvme-gen5", "gib": 3500, "scope": "node"}
 _STORE = {"medium": "nvme-gen5", "gib": 4000, "scope": "cluster"}
+_EAGLE3 = {"method": "eagle3", "draft_tokens": 2, "draft_weights": "acme/head"}
 _ADAPTERS = {"adapters": {"rank": 16}, "slots": 4}
 
 
@@ -50,6 +51,9 @@ _BOTH: Settings = {
 }
 _OF_ENGINE: dict[str, Settings] = {
     "vllm": {
+        "drafts by mtp": ({"speculation": {"method": "mtp", "draft_tokens": 3}}, {"tensor_parallel": 4}),
+        "drafts by eagle3": ({"speculation": _EAGLE3}, {}),
+        "drafts by ngram": ({"speculation": {"method": "ngram", "draft_tokens": 2}}, {}),
         "decode graphs": ({"cudagraph_mode": "full_decode_only", "fused_all_reduce": False}, {}),
         "prompts in parts": ({"long_prefill_tokens": 512, "reserve_full_prompt": False}, {}),
         "arc": ({}, {"tiers": [{**_DRAM, "eviction": "arc"}], "movement": {"store_threshold": 2}}),

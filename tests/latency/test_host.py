@@ -167,7 +167,7 @@ class TestSteps:
         costs = with_host_times(self.DEVICE, self.TIMES, self.LAUNCHES, overlap=True)
         drafting = Speculation(2, 0.5)
         expected = (2e-3 / 1.75, 1e-5 / 1.75, 100 * 2e-5, 400 * 2e-5, 64)
-        assert with_speculation(costs, drafting, 32).floor == pytest.approx(expected)
+        assert with_speculation(costs, drafting, 1 / 32).floor == pytest.approx(expected)
 
 
 class TestFrontEnd:

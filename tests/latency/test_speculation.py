@@ -51,25 +51,36 @@ def test_a_decode_step_is_its_share_of_a_speculative_one(drafted: int, accepted:
     checked = dense_lookup(plain.token_s, many) + dense_lookup(plain.sequence_s, many) + attention
     drafting = (dense_lookup(plain.token_s, n) + attention) / LAYERS + dense_lookup(plain.sequence_s, n)
     step_s = plain.host_s + plain.host_per_sequence_s * n + checked + drafted * drafting
-    seconds = decode_step_seconds(with_speculation(plain, speculation, LAYERS), n, context)
+    seconds = decode_step_seconds(with_speculation(plain, speculation, 1 / LAYERS), n, context)
     assert seconds == pytest.approx(step_s / speculation.tokens_per_step, rel=1e-9)
+
+
+@given(drafted=st.integers(1, 3), n=st.sampled_from(KNOTS[1:]), context=st.integers(1, 100_000))
+def test_drafts_without_a_head_cost_their_verification_alone(drafted: int, n: int, context: int) -> None:
+    plain, speculation = costs(), Speculation(drafted, 0.5)
+    seconds = decode_step_seconds(with_speculation(plain, speculation, 0.0), n, context)
+    more = (drafted + 1) * n
+    verified = decode_step_seconds(plain, n, context)
+    for table in (plain.token_s, plain.sequence_s):
+        verified += dense_lookup(table, more) - dense_lookup(table, n)
+    assert seconds == pytest.approx(verified / speculation.tokens_per_step, rel=1e-9)
 
 
 @given(new=st.integers(1, 150), cached=st.integers(0, 5000), accepted=st.floats(0.0, 1.0))
 def test_prompts_are_computed_as_before(new: int, cached: int, accepted: float) -> None:
     plain = costs()
-    speculative = with_speculation(plain, Speculation(3, accepted), LAYERS)
+    speculative = with_speculation(plain, Speculation(3, accepted), 1 / LAYERS)
     assert step_seconds(speculative, [(new, cached)], []) == step_seconds(plain, [(new, cached)], [])
 
 
 def test_nothing_drafted_changes_nothing() -> None:
     plain = costs()
-    assert np.allclose(with_speculation(plain, Speculation(0, 0.6), LAYERS).decode_s, plain.decode_s, atol=1e-15)
+    assert np.allclose(with_speculation(plain, Speculation(0, 0.6), 1 / LAYERS).decode_s, plain.decode_s, atol=1e-15)
 
 
 def test_what_is_refused_costs_time_and_what_is_accepted_saves_it() -> None:
     steps = [
-        decode_step_seconds(with_speculation(costs(), Speculation(3, p), LAYERS), 8, 8000) for p in (0.0, 0.5, 1.0)
+        decode_step_seconds(with_speculation(costs(), Speculation(3, p), 1 / LAYERS), 8, 8000) for p in (0.0, 0.5, 1.0)
     ]
     assert steps[0] > decode_step_seconds(costs(), 8, 8000) > steps[2]
     assert steps == sorted(steps, reverse=True)
@@ -77,4 +88,4 @@ def test_what_is_refused_costs_time_and_what_is_accepted_saves_it() -> None:
 
 def test_costs_that_tell_more_of_decodes_are_refused() -> None:
     with pytest.raises(ValueError, match="without mixed_decode_s and skew_s"):
-        with_speculation(costs()._replace(skew_s=np.zeros(2)), Speculation(1, 0.6), LAYERS)
+        with_speculation(costs()._replace(skew_s=np.zeros(2)), Speculation(1, 0.6), 1 / LAYERS)

@@ -10,6 +10,9 @@ import pytest
 
 from hisearch.api.observe import Observation, observe_servers
 from hisearch.observe.client import ServerError
+from hisearch.observe.prometheus import parse_metrics
+from hisearch.observe.vllm_drafts import drafts_of
+from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.documents.resolve import load_deployment
 from tests.observe.mock_server import Reply, recorded, served, vllm
 
@@ -77,6 +80,47 @@ def test_a_recorded_vllm_is_told_exactly(tmp_path: Path) -> None:
     pool = load_deployment(tmp_path / "out/deployment.yaml").deployment.pool
     assert (pool.engine.chunk_tokens, pool.engine.max_running_requests, pool.engine.page_size) == (1024, 16, 32)
     assert (pool.engine.overlap, pool.engine.version) == (False, "0.32.0")
+
+
+DRAFTS = """\
+vllm:spec_decode_num_drafts_total{engine="0"} 1000.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 800.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} 600.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "metrics", "speculation", "note"),
+    [
+        (None, DRAFTS, None, ""),
+        ('{"method": "mtp", "num_speculative_tokens": 2}', DRAFTS, ("mtp", [0.8, 0.75], None), ""),
+        (
+            {"method": "eagle3", "num_speculative_tokens": 2, "model": "acme/head"},
+            DRAFTS, ("eagle3", [0.8, 0.75], "acme/head"), "",
+        ),
+        ({"method": "suffix", "num_speculative_tokens": 2}, DRAFTS, None, r"drafts tokens \(suffix\), which is not"),
+        ({"method": "mtp", "num_speculative_tokens": 2}, "up 1", None, "has accepted none so far"),
+    ],
+)  # fmt: skip
+def test_drafted_tokens_are_told_with_what_was_accepted(
+    config: object, metrics: str, speculation: tuple[str, list[float], str | None] | None, note: str
+) -> None:
+    drafts, doubt = drafts_of(config, parse_metrics(metrics))
+    assert re.search(note, doubt)
+    assert bool(note) == bool(doubt)
+    spec = None if drafts is None else SpeculationSpec.model_validate(drafts)
+    assert (None if spec is None else (spec.method, spec.acceptance, spec.draft_weights)) == speculation
+
+
+def test_the_observed_deployment_drafts_as_the_server_does(tmp_path: Path) -> None:
+    replies = vllm(*(f"{recorded(name)}\n{DRAFTS}" for name in (BEFORE, AFTER)))
+    text = '--no-async-scheduling --speculative-config \'{"method": "ngram", "num_speculative_tokens": 2}\''
+    file = tmp_path / "arguments"
+    file.write_text(text)
+    seen = watched(replies, model="llama-3.1-8b", accelerator="h100-sxm", arguments=file)
+    seen.write(tmp_path / "out")
+    engine = load_deployment(tmp_path / "out/deployment.yaml").deployment.pool.engine
+    assert engine.speculation == SpeculationSpec(method="ngram", draft_tokens=2, acceptance=[0.8, 0.75])
 
 
 def test_lengths_of_the_fitted_load_have_the_exact_mean(tmp_path: Path) -> None:

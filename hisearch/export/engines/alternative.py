@@ -33,6 +33,9 @@ def other_engine(engine: EngineSpec) -> tuple[EngineSpec, tuple[str, ...]]:
     if engine.name == "vllm":
         update = {"name": "sglang", "page_tokens": engine.page_size} | _left_behind(engine, _VLLM_ALONE, notes)
         notes.append("SGLang runs prefill batches before decode batches; vLLM mixes them in one step.")
+        if engine.speculation is not None:
+            notes.append(f"Without {engine.speculation.label}: they are simulated under vLLM alone.")
+            update |= {"speculation": None, "overlap": engine.overlap or engine.speculation.method == "ngram"}
         return EngineSpec.model_validate(engine.model_dump() | update), tuple(notes)
     if engine.name == "sglang":
         notes.append("vLLM mixes prefill and decode in one step; SGLang runs prefill batches first.")

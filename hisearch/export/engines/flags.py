@@ -27,6 +27,7 @@ from hisearch.export.engines.cache_tiers import (
 )
 from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.engines.releases import SGLANG_EVICTIONS, exported_release, release_title, says
+from hisearch.export.engines.speculation import vllm_speculation
 from hisearch.export.engines.vllm_cache import (
     hybrid_manager,
     longest_request_tokens,
@@ -234,6 +235,7 @@ VLLM: Table = (
     ("--watermark", watermark),
     ("--enforce-eager", lambda c: c.pool.engine.enforce_eager),
     ("--compilation-config", graphs.vllm_compilation),
+    ("--speculative-config", vllm_speculation),
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["vllm"]),
     ("--kv-offloading-backend", lambda c: offloading_backend(c.pool)),
     ("--kv-offloading-size", lambda c: offloading_gib(c.pool)),

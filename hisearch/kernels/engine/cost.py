@@ -240,7 +240,8 @@ def _mixed_single(table, at, ahead, share):
 def batch_cost(costs, requests, batch, size, decoding, context, longest, squares):
     """Time of a step on the device and on the host; the step takes the longer of the two.
 
-    It has ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes.
+    It has ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes. A chunk that is
+    a decode computes drafted tokens behind its newest, and samples at each.
 
     ``context``: tokens that the decodes read in total. ``longest``: the most that one of them reads. ``squares``: sum
     of the squares of what each reads. The latter two are used where costs are skewed. ``requests[r].part`` says whether
@@ -248,37 +249,60 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
     """
     tokens = decoding
     sampling = decoding
+    decoded = decoding
     chunks = size
+    read = context
     for k in range(size):
         request = requests[batch[k]]
         tokens += request.chunk
         if request.part != la.PROMPT_GOES_ON:
             sampling += 1
+        read += request.computed + request.chunk
         if request.part == la.LATE_DECODE:
             decoding += 1
-            context += request.computed + 1
-            longest = max(longest, request.computed + 1)
-            squares += (request.computed + 1) * (request.computed + 1)
+            decoded += request.chunk
+            sampling += request.chunk - 1
+            length = request.computed + request.chunk
+            context += length
+            longest = max(longest, length)
+            squares += length * length
             chunks -= 1
     host = floor_seconds(costs.host, chunks + decoding, tokens, chunks)
     total = token_wise(costs, chunks + decoding, tokens, sampling)
     if chunks > 0:
-        total += dense(costs.prompt_s, tokens - decoding)
+        total += dense(costs.prompt_s, tokens - decoded)
+    without_attention = total
     pairs = 0.0
     for k in range(size):
         request = requests[batch[k]]
         if request.part != la.LATE_DECODE:
             pairs += request.chunk * (request.computed + (request.chunk + 1) / 2.0)
-            total += chunk_seconds(costs, request.chunk, request.computed, tokens - decoding)
-    if decoding == 0:
-        return total, host
-    if chunks == 0:
-        if costs.host.skewed:
+            total += chunk_seconds(costs, request.chunk, request.computed, tokens - decoded)
+    if decoding > 0:
+        if chunks == 0 and costs.host.skewed:
             total += skew_seconds(costs.skew_s, decoding, longest * decoding - context)
-        return total + decode_seconds(costs.decode_s, decoding, context), host
-    if costs.host.mixed_prompts == 0:
-        return total + decode_seconds(costs.decode_s, decoding, context), host
-    return total + mixed_decode_seconds(costs, tokens - decoding, pairs, decoding, context, longest, squares), host
+        if chunks == 0 or costs.host.mixed_prompts == 0:
+            total += decode_seconds(costs.decode_s, decoding, context)
+        else:
+            total += mixed_decode_seconds(costs, tokens - decoded, pairs, decoding, context, longest, squares)
+    if costs.host.draft_tokens > 0:
+        total += drafting_seconds(costs, chunks + decoding, tokens, read, total - without_attention)
+    return total, host
+
+
+@kernel
+def drafting_seconds(costs, sequences, tokens, context, attention_s):
+    """Time of the drafter after a step of ``tokens`` tokens of ``sequences`` sequences (see ``costs.DraftCosts``).
+
+    ``context``: tokens that they read in total. ``attention_s``: of the step.
+    """
+    share = costs.host.draft_share
+    head = dense(costs.sequence_s, sequences)
+    total = share * (dense(costs.token_s, tokens) + attention_s) + head
+    if costs.host.draft_tokens > 1:
+        again = share * (dense(costs.token_s, sequences) + decode_seconds(costs.decode_s, sequences, context)) + head
+        total += (costs.host.draft_tokens - 1) * again
+    return total
 
 
 @kernel

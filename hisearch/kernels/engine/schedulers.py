@@ -210,6 +210,7 @@ def hold_back(sim, w, batch, size, decoding, context, longest, squares):
         chunks += request.part != la.LATE_DECODE
     worker.lockstep_tokens = tokens
     worker.lockstep_chunks = chunks
+    worker.lockstep_sequences = size + decoding
     worker.formed = 1
 
 
@@ -234,6 +235,7 @@ def _lockstep_seconds(sim, first):
     tokens = 0
     most_tokens = 0
     chunks = 0
+    sequences = 0
     for w in range(first, first + sim.config.schedulers):
         worker = sim.workers[w]
         if not worker.formed:
@@ -243,13 +245,18 @@ def _lockstep_seconds(sim, first):
         tokens += worker.lockstep_tokens
         most_tokens = max(most_tokens, worker.lockstep_tokens)
         chunks += worker.lockstep_chunks
+        sequences += worker.lockstep_sequences
     if sim.config.engine != la.VLLM:
         if chunks == 0:
             padded = sim.lockstep_pad[most_tokens] if most_tokens < sim.lockstep_pad.shape[0] else most_tokens
             tokens = sim.config.schedulers * padded
     elif most_tokens < sim.lockstep_pad.shape[0]:
         tokens = sim.config.schedulers * sim.lockstep_pad[most_tokens]
-    return max(slowest_s + _shared_seconds(sim, tokens), host_s)
+    shared_s = _shared_seconds(sim, tokens)
+    draft = sim.seconds.host
+    if draft.draft_tokens > 0:
+        shared_s += draft.draft_share * (shared_s + (draft.draft_tokens - 1) * _shared_seconds(sim, sequences))
+    return max(slowest_s + shared_s, host_s)
 
 
 @kernel

@@ -30,6 +30,9 @@ HOST_COST = np.dtype(
         ("floor_pieces_s", "f8"),
         ("floor_eager_s", "f8"),
         ("floor_graph_tokens", "i8"),
+        # ``DraftCosts``; 0 tokens without.
+        ("draft_tokens", "i8"),
+        ("draft_share", "f8"),
     ],
     align=True,
 )

@@ -16,6 +16,7 @@ WORKER: list[tuple[str, str]] = [
     ("formed", "i4"),  # LOCKSTEP: 1 where it has a batch in the lockstep step being formed; its tokens and chunks
     ("lockstep_tokens", "i8"),
     ("lockstep_chunks", "i8"),
+    ("lockstep_sequences", "i8"),
     ("own_s", "f8"),  # LOCKSTEP: time of its batch without the part shared by all DP ranks
     ("host_s", "f8"),  # LOCKSTEP: host time of the batch
     ("lockstep_start_s", "f8"),

@@ -48,6 +48,8 @@ AGENTS = 6
 VLLM_GROUPS = 7
 # Engine entry of vLLM with tiers as of 0.33; its engine is VLLM.
 VLLM_CHUNK_OFFLOAD = 8
+# Engine entry of vLLM with drafted tokens; its engine is VLLM.
+VLLM_DRAFTS = 9
 # Codes of eviction policies that other kernels know.
 LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu", "fifo", "mru", "distance"))
 # TensorRT-LLM's capacity policies, and how it cuts contexts.
@@ -69,8 +71,9 @@ IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED, SHED, LOST = 0, 1, 2, 3, 4, 5
 IDLE, STEPPING, FAST_FORWARDING, FORMING, RESTING = 0, 1, 2, 3, 4
 
 # States of a vLLM or TensorRT-LLM request. ADMITTED: in this pass; PROMPT: partly computed; SKIPPED: a decode that is
-# left out of this step; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile.
-WAITING, ADMITTED, PROMPT, DECODING, SKIPPED, DRAINING, DRAINED = 0, 1, 2, 3, 4, 5, 6
+# left out of this step; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile. VERIFYING:
+# it decodes, and checks drafted tokens.
+WAITING, ADMITTED, PROMPT, DECODING, SKIPPED, DRAINING, DRAINED, VERIFYING = 0, 1, 2, 3, 4, 5, 6, 7
 
 # A clock or a count that is never reached, and a time.
 NEVER = 2**62
@@ -293,6 +296,8 @@ class Sim(Handle):
     queue_order (2, N): requests of the waiting queue being sorted; scratch. shuffle_rng (W,): streams of random orders.
     pinned (N,): 1 where the client has the engine ignore end-of-sequence tokens, as benchmarks do.
     ends_by_limit (N,): 1 where an output ends by its declared limit, which the engine sees one step ahead.
+    accepted (drafted tokens,): probability that the first 1, 2, … drafted tokens are all accepted; of length 1 where
+        there are none.
     owner_head (M,), owner, next_owner: requests whose output covers a trace node (see ``owners``).
     pledged (M,): pass in which a page in a trace node was pledged (see ``trtllm.step``), empty elsewhere.
     stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s,
@@ -377,6 +382,7 @@ class Sim(Handle):
         "evict_heap": Array("i4", 2),
         "pinned": Array("i1", 1),
         "ends_by_limit": Array("i1", 1),
+        "accepted": Array("f8", 1),
         "owner_head": Array("i4", 1),
         "owner": Array("i4", 1),
         "next_owner": Array("i4", 1),

@@ -12,6 +12,11 @@ REQUEST: list[tuple[str, str]] = [
     ("skipped_step", "i4"),  # 1 where it was skipped in the step before it joined the decodes
     ("waits", "i4"),  # see ``vllm.memory.newest_waits``
     ("redirect", "i4"),  # first redirect record of its path (see ``queue``), -1: none
+    # With drafted tokens (see ``vllm.drafts_step``): tokens that its newest step makes, drafts that this step rejects,
+    # and tokens that it has pages for.
+    ("made", "i4"),
+    ("rejected", "i4"),
+    ("reserved_tokens", "i8"),
 ]
 
 #: State of a worker.
@@ -30,6 +35,10 @@ CONFIG: list[tuple[str, str]] = [
     ("long_prefill_tokens", "i8"),  # most tokens of one request a step; 0: no such limit
     ("reserve_full_prompt", "i8"),  # admission needs pages for all known tokens, not only for the first chunk
     ("watermark_pages", "i8"),  # pages that admission leaves free
+    ("draft_tokens", "i8"),  # drafted for each request that has made a token; 0: no speculation
+    ("lookahead_tokens", "i8"),  # pages are taken for that many tokens behind those of a step: the drafter's
+    ("reads_next_token", "i8"),  # the drafter's KV of a place depends on the token behind it
+    ("draft_seed", "i8"),  # of the draws of how many drafts are accepted
     ("shared_outputs", "i8"),  # prompts may contain outputs of requests that still decode (owner_head)
     *fields_of("vllm"),  # whether each dated rule holds
 ]

@@ -82,8 +82,8 @@ def findable_tokens(sim, w, r):
 
 
 @kernel
-def _publish_pages(sim, w, r, trace_node, end):
-    """Make ``r``'s pages up to ``end`` findable."""
+def publish_pages(sim, w, r, trace_node, end):
+    """Make ``r``'s pages up to ``end``, which lies behind those that are, findable."""
     request = sim.requests[r]
     begin = request.locked_tokens
     cached, _ = tree.match(sim, sim.workers[w].cache_id, trace_node, end)
@@ -113,7 +113,7 @@ def publish(sim, w, r, computed):
         _publish_others(sim, w, r, trace_node)
     if sim.requests[r].state == la.PROMPT or sim.requests[r].state == la.ADMITTED:
         trace_node = lists.path_at(sim, w, r, end)
-    _publish_pages(sim, w, r, trace_node, end)
+    publish_pages(sim, w, r, trace_node, end)
 
 
 @kernel
@@ -176,7 +176,7 @@ def _publish_others(sim, w, r, trace_node):
             s = sim.trace.parent[s]
         if earliest < 0:
             return
-        _publish_pages(
+        publish_pages(
             sim,
             w,
             earliest,
@@ -297,12 +297,12 @@ def final_tokens(sim, r):
 
 
 @kernel
-def _leave_batch(sim, w, r):
+def leave_batch(sim, w, r):
     """Take the chunk of ``r`` out of the batch being formed."""
     worker = sim.workers[w]
     request = sim.requests[r]
     if request.part == la.LATE_DECODE:
-        worker.decode_tokens -= 1
+        worker.decode_tokens -= request.chunk
     else:
         worker.prefill_tokens -= request.chunk
     k = 0
@@ -344,7 +344,7 @@ def stop(sim, w, r):
         if scheduled:
             allocated += request.chunk
             findable = final_tokens(sim, r) if request.state == la.DRAINING else allocated
-            _leave_batch(sim, w, r)
+            leave_batch(sim, w, r)
     return allocated, findable
 
 

@@ -11,7 +11,8 @@
               TensorRT-LLM measures the peak with a dummy batch of ``chunk_tokens`` tokens and takes the fraction of
               the rest (``KvCacheCreator`` in ``_torch/pyexecutor/_util.py`` and its logs, 1.1).
 
-    weights   of the decoder and a vision tower, and the cosines and sines of all positions
+    weights   of the decoder, a vision tower and a head that drafts tokens (``draft_head``), and the cosines and sines
+              of all positions
     peak      SGLang, TRT-LLM: max(one pass of ``chunk_tokens`` tokens through the widest layer, sampling for
               ``max_running_requests`` sequences)
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hisearch.latency.device_memory.constants import COLLECTIVE_BYTES, CUDA_GRAPH_BYTES, GIB, RUNTIME_BYTES, constant
+from hisearch.latency.device_memory.draft_head import head_weight_bytes_per_rank
 from hisearch.latency.device_memory.kv_groups import KvGroups
 from hisearch.latency.device_memory.profiling_run import (
     forward_bytes,
@@ -122,8 +124,8 @@ def plan_memory(
     by version; None: the engine's own. ``eager``: without compilation and CUDA graphs; None: as the engine's settings.
     ``kv_groups``: in which vLLM keeps layers with windows; their blocks come from one pool. Otherwise sliding-window
     layers keep the window of every running request and one chunk, under vLLM all KV where windows are chunks.
-    Linear-attention layers keep a state of every running request. Such memory is set aside first; the capacity counts
-    the KV of the other layers.
+    Linear-attention layers keep a state of every running request, and one for each drafted token of it. Such memory is
+    set aside first; the capacity counts the KV of the other layers, and of a head that drafts tokens.
 
     Raises:
         InvalidParallelism: the model cannot be split over ``tensor_parallel`` ranks.
@@ -134,6 +136,7 @@ def plan_memory(
     redundant = redundant_expert_bytes_per_rank(model, split, dtype, engine.experts.redundant)
     weights = weight_bytes_per_rank(model, split, dtype) + redundant - elsewhere.weights_bytes
     weights += rotary_bytes(model) + tower_bytes(model, split)
+    weights += head_weight_bytes_per_rank(model, split, dtype, engine.speculation)
     what = f"{model.huggingface_id} ({dtype}, {split}) on {accelerator_name}"
     usable = usable_bytes(accelerator)
     eager = engine.enforce_eager if eager is None else eager
@@ -155,12 +158,16 @@ def plan_memory(
             budget = available * engine.memory_fraction
             _check_headroom(what, available - budget, activation + graph_bytes, engine)
     per_token = kv_bytes_per_token_per_rank(model, split, kv_dtype)
+    states = 1
+    if engine.speculation is not None:
+        per_token += engine.speculation.head_layers * layer_kv_bytes_per_token(model, shard(model, split), kv_dtype)
+        states += engine.speculation.draft_tokens
     window = _window_bytes(model, split, kv_dtype, engine)
     if kv_groups is not None:
         per_token, window = kv_groups.layers * layer_kv_bytes_per_token(model, shard(model, split), kv_dtype), 0.0
     elif engine.name == "vllm" and model.windows_are_chunks:
         per_token, window = per_token + window_kv_bytes_per_token_per_rank(model, split, kv_dtype), 0.0
-    window += engine.max_running_requests * state_bytes_per_sequence_per_rank(model, split)
+    window += engine.max_running_requests * states * state_bytes_per_sequence_per_rank(model, split)
     spare = budget - weights - window
     if elsewhere.kv_space_bytes is not None:
         # The accelerator holds no KV, but must fit the rest.

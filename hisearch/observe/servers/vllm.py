@@ -24,6 +24,7 @@ from hisearch.observe.reading import (
     present,
     settings_of,
 )
+from hisearch.observe.vllm_drafts import drafts_of
 
 SERVER = ServerPolicy(
     "vLLM's /metrics, /version, /v1/models; all settings in developer mode.",
@@ -64,7 +65,8 @@ def recognises(metrics: Answer) -> bool:
 
 def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
     """Settings: of ``/server_info``, else of ``vllm:cache_config_info`` and of launch arguments."""
-    labels = dict(parse_metrics(answers["/metrics"].text).info("vllm:cache_config_info"))
+    metrics = parse_metrics(answers["/metrics"].text)
+    labels = dict(metrics.info("vllm:cache_config_info"))
     stated: dict[str, Any] = answers[INFO].json() or {}
     config = stated.get("vllm_config")
     config = config if isinstance(config, dict) else {}
@@ -80,6 +82,7 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
     models = (answers["/v1/models"].json() or {}).get("data") or [{}]
     version = (answers["/version"].json() or {}).get("version", "")
     blocks, block = merged.get("num_gpu_blocks"), merged.get("block_size")
+    drafts, doubt = drafts_of(config.get("speculative_config") or arguments.get("speculative_config"), metrics)
     notes = () if config else (
         "The server does not tell its settings: it does with VLLM_SERVER_DEV_MODE=1, or name a file of its launch "
         "arguments.",
@@ -94,7 +97,8 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
         gpu=first_text(((stated.get("system_env") or {}).get("nvidia_gpu_models"),)),
         eager=bool(merged.get("enforce_eager") or model_config.get("enforce_eager")),
         max_context_tokens=models[0].get("max_model_len"),
-        notes=notes if not arguments else (),
+        speculation=drafts,
+        notes=(*(notes if not arguments else ()), *([doubt] if doubt else [])),
     )
 
 

@@ -20,6 +20,7 @@ from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent
 from hisearch.score.terms import REJECTED
 from hisearch.search.model.deployments import differences, stores
 from hisearch.search.model.trial import Trial, metric_of
+from hisearch.search.select.speculation import brief_speculation, describe_speculation
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.wording import counted, format_percent, listed
 
@@ -259,6 +260,7 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
     thin = thin_margin(best.trial, error) if best is not None and not unsure else ""
     remarks = notes(data.highlighted.slo if data.highlighted is not None else ())
     short = data.closeup.too_short if data.closeup is not None else ""
+    drafts = describe_speculation(data.highlighted, data.trials)
     exported = data.not_exported and text("report", "not_exported", data.not_exported.removesuffix("."))
     candidates = (
         Caution(
@@ -267,6 +269,7 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
         Caution("Too few requests", short, short.removesuffix("."), "why"),
         Caution("Thin margin", thin, text("cautions", "brief_margin", error), "sensitivity"),
         Caution("SLO terms", " ".join(f"{note}." for note in remarks), "; ".join(remarks[:1]), "why"),
+        Caution("Drafted tokens", drafts, brief_speculation(data.highlighted) or drafts, "trades"),
         Caution("Changes the model", data.formats, data.formats_brief or data.formats, "trades"),
         Caution("No launch scripts", exported, "it cannot be written as launch commands", "why"),
         _availability(data),

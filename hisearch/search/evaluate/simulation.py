@@ -20,6 +20,7 @@ from hisearch.search.evaluate.sustained import sustained
 from hisearch.search.evaluate.world import World
 from hisearch.search.model.deployments import without_replicas
 from hisearch.search.model.job import Evaluation, Job
+from hisearch.simulate.draft_use import token_costs
 from hisearch.simulate.plans.agent_memory import AgentsRefused
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.fleet_plan import plan_fleet
@@ -115,8 +116,9 @@ class Simulation:
         return True
 
     def costs(self, pool: PoolSpec) -> CompiledCosts:
-        """Step costs of one worker."""
-        return self.plan(pool).costs
+        """Step costs of one worker; with drafted tokens, of steps of one token that take as long on average."""
+        plan = self.plan(pool)
+        return plan.costs if plan.speculation is None else replace(plan.costs, seconds=token_costs(plan))
 
     def usd_per_hour(self, deployment: DeploymentSpec) -> float:
         """Dollars per hour of a deployment."""

@@ -42,7 +42,8 @@ class Candidate:
         """Key that chunk and batch-limit variants share."""
         pool = self.pool
         devices = pool.devices.model_dump_json() if pool.devices is not None else ""
-        return (pool.accelerator, pool.engine.name, pool.parallelism, pool.weight_dtype, pool.kv_dtype, devices)
+        drafts = "" if pool.engine.speculation is None else pool.engine.speculation.model_dump_json()
+        return (pool.accelerator, pool.engine.name, pool.parallelism, pool.weight_dtype, pool.kv_dtype, devices, drafts)
 
 
 @dataclass(frozen=True)

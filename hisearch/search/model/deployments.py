@@ -71,7 +71,8 @@ def with_cache(deployment: DeploymentSpec, *, memory_fraction: float, choice: Ti
 def _with_cache(pool: PoolSpec, memory_fraction: float, choice: TierChoice) -> PoolSpec:
     data = pool.model_dump()
     data["engine"] |= {"memory_fraction": memory_fraction, "eviction": choice.eviction}
-    data["tiers"] = [tier.model_dump() for tier in choice.tiers]
+    # With drafted tokens tiers are not simulated: such a worker keeps none.
+    data["tiers"] = [tier.model_dump() for tier in choice.tiers] if pool.engine.speculation is None else []
     data["movement"] = choice.movement.model_dump()
     data["agents"] = choice.agents.model_dump() if choice.agents is not None else None
     return PoolSpec.model_validate(data)
@@ -91,6 +92,8 @@ def on_engine(
     for pool in deployment.pools:
         data = pool.model_dump()
         data["engine"] |= {"name": engine, "page_tokens": page_tokens, "version": version}
+        if engine != "vllm" and (drafts := pool.engine.speculation) is not None:
+            data["engine"] |= {"speculation": None, "overlap": pool.engine.overlap or drafts.method == "ngram"}
         data["movement"] = {}
         if engine != "sglang":
             data["engine"]["eviction"] = "lru"
@@ -197,6 +200,7 @@ def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
     """Stage 1's choices for a pool, and its number of workers."""
     engine = pool.engine
     policy = {"capacity_policy": engine.capacity_policy} if engine.name == "trtllm" else {}
+    drafts = {"speculation": engine.speculation.label} if engine.speculation is not None else {}
     return {
         "accelerator": pool.accelerator,
         "engine": engine.name,
@@ -209,6 +213,7 @@ def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
         "chunk_tokens": engine.chunk_tokens,
         "max_running_requests": engine.max_running_requests,
         **policy,
+        **drafts,
         "replicas": pool.replicas,
     }
 
@@ -357,6 +362,8 @@ def _format_routers(deployment: DeploymentSpec) -> str:
 
 def _format_pool(pool: PoolSpec, *, named: bool) -> str:
     parts = [hardware_of(pool), ENGINE_TITLES[pool.engine.name], *formats_of(pool)]
+    if pool.engine.speculation is not None:
+        parts.append(pool.engine.speculation.label)
     if pool.devices is not None:
         parts.append(format_devices(pool.devices))
     if pool.tiers:

@@ -168,8 +168,10 @@ def _engines(study: ResolvedStudy, name: EngineName) -> Iterator[EngineSpec]:
     space = study.space.spec
     fraction = starting_memory_fraction(space.cache)
     page = kept_page_tokens(study.model.spec)
-    for settings in space.execution.engine_settings(name):
+    for speculation, settings in itertools.product(
+        space.execution.speculations(name), space.execution.engine_settings(name)
+    ):
         chunk, running = settings["chunk_tokens"], settings["max_running_requests"]
         least = max(running, page or PAGE_TOKENS[name]) if name == "trtllm" else running
         if name == "sglang" or chunk >= least:
-            yield EngineSpec(**settings, memory_fraction=fraction, page_tokens=page)
+            yield EngineSpec(**settings, speculation=speculation, memory_fraction=fraction, page_tokens=page)

@@ -67,6 +67,7 @@ def _of_a_pool(space: SearchSpaceSpec, side: SideSpace, start: str) -> list[dict
     rows += [{start + "engine": engine} for engine in execution.engines]
     if "trtllm" in execution.engines:
         rows += [{start + "capacity_policy": policy} for policy in execution.capacity_policies]
+    rows += [{start + "speculation": drafts.label} for drafts in execution.speculation if drafts is not None]
     rows += [{start + "kv_dtype": name} for name in execution.kv_dtypes]
     return [*rows, {start + "replicas": side_lists.get("max_replicas", execution.max_replicas)}]
 

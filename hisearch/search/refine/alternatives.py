@@ -1,4 +1,4 @@
-"""Alternatives to the recommendation: other accelerators, engines, attached devices, and the checkpoint's own formats.
+"""Alternatives to the recommendation: other accelerators, engines, devices, drafted tokens, the checkpoint's formats.
 
 A search follows the cheapest deployments; others stay where a slice or a poor router left them. Before an alternative's
 price is reported, the recommendation's own settings are moved to every other accelerator and engine, and to the
@@ -43,9 +43,9 @@ CANDIDATES_OF_EACH = 3
 _ROUNDING = 1e-9
 
 
-#: What an alternative differs in; a name of ``choices_of``. Devices only where a space has several choices of them.
+#: What an alternative differs in; a name of ``choices_of``. The latter two only where a space has several choices.
 KINDS = ("accelerator", "engine", "formats")
-DEVICES = "devices"
+DEVICES, SPECULATION = "devices", "speculation"
 
 #: Values of the kind ``formats``.
 _OWN, _NARROWER = "the checkpoint's", "narrower"
@@ -53,7 +53,9 @@ _OWN, _NARROWER = "the checkpoint's", "narrower"
 
 def kinds_of(problem: Problem) -> tuple[str, ...]:
     """What alternatives may differ in."""
-    return (*KINDS, DEVICES) if len(problem.space.execution.devices) > 1 else KINDS
+    execution = problem.space.execution
+    several: dict[str, Sequence[object]] = {DEVICES: execution.devices, SPECULATION: execution.speculation}
+    return (*KINDS, *(kind for kind, choices in several.items() if len(choices) > 1))
 
 
 @dataclass(eq=False)
@@ -140,6 +142,8 @@ def _value(problem: Problem, pool: PoolSpec, kind: str) -> str:
         return _OWN if problem.keeps_formats(pool) else _NARROWER
     if kind == DEVICES:
         return "" if pool.devices is None else format_devices(pool.devices)
+    if kind == SPECULATION:
+        return "" if pool.engine.speculation is None else pool.engine.speculation.label
     return pool.accelerator if kind == "accelerator" else pool.engine.name
 
 
@@ -149,10 +153,12 @@ def _values(problem: Problem, deployment: DeploymentSpec, kind: str) -> set[str]
 
 
 def _same_but(kind: str, pool: PoolSpec, reference: PoolSpec) -> bool:
-    """True if two workers differ in none of stage 1's choices except their kind."""
+    """True if two workers differ in none of stage 1's choices except their kind; other engines need not draft."""
     ours, theirs = choices_of(pool), choices_of(reference)
     ours.pop(kind)
     theirs.pop(kind)
+    if kind == "engine" and pool.engine.speculation is None:
+        theirs["speculation"] = None
     return ours == theirs
 
 

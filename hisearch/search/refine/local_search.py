@@ -26,6 +26,7 @@ from hisearch.search.stages.clusters import role_problem, within_limits
 from hisearch.search.stages.ending import Untried
 from hisearch.search.stages.shortlist import moved
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec, check_pools
+from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.machines.parallelism import Parallelism, degrees_of
 
 #: Stage number of all trials after the three stages.
@@ -172,6 +173,8 @@ def _pool_changes(problem: Problem, pool: PoolSpec) -> Iterator[Callable[[dict[s
         yield _engine_setting("max_running_requests", running)
     for policy in execution.capacity_policies if pool.engine.name == "trtllm" else ():
         yield _engine_setting("capacity_policy", policy)
+    for speculation in execution.speculations(pool.engine.name):
+        yield _speculation(speculation)
     low, high = cache.memory_fraction
     for step in (-MEMORY_STEP, MEMORY_STEP):
         yield _engine_setting("memory_fraction", min(max(round(pool.engine.memory_fraction + step, 6), low), high))
@@ -189,6 +192,17 @@ def _pool_changes(problem: Problem, pool: PoolSpec) -> Iterator[Callable[[dict[s
 def _engine_setting(name: str, value: float | str) -> Callable[[dict[str, Any]], None]:
     def change(data: dict[str, Any]) -> None:
         data["engine"] |= {name: value}
+
+    return change
+
+
+def _speculation(speculation: SpeculationSpec | None) -> Callable[[dict[str, Any]], None]:
+    """Other drafted tokens, with the overlap that goes with them."""
+
+    def change(data: dict[str, Any]) -> None:
+        data["engine"] = {name: value for name, value in data["engine"].items() if name != "overlap"} | {
+            "speculation": speculation
+        }
 
     return change
 

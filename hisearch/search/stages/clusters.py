@@ -65,6 +65,7 @@ def side_problem(problem: Problem, side: SideSpace, *, tiers: bool) -> Problem:
     """
     space = problem.space
     lists = side.lists() | {"pipeline_parallel": [1], "attention_data_parallel": [1], "devices": [None]}
+    lists["speculation"] = [None]
     execution = space.execution.model_copy(update=lists)
     cache = space.cache if tiers else space.cache.model_copy(update={"tiers": []})
     return replace(problem, space=space.model_copy(update={"execution": execution, "cache": cache}))

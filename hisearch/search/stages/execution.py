@@ -88,6 +88,7 @@ def choices_of(pool: PoolSpec) -> dict[str, object]:
         "ranks": pool.parallelism,
         "devices": pool.devices,
         "formats": (pool.weight_dtype, pool.kv_dtype),
+        "speculation": pool.engine.speculation,
         "limits": (pool.engine.chunk_tokens, pool.engine.max_running_requests, pool.engine.capacity_policy),
     }
 
@@ -101,7 +102,8 @@ def group_count(problem: Problem) -> int:
     """Number of combinations that ``search_execution`` checks."""
     space = problem.space.execution
     sizes = (space.accelerators, space.splits, weight_dtypes(space), space.kv_dtypes, space.devices)
-    return math.prod(len(size) for size in sizes) * sum(len(space.engine_settings(engine)) for engine in space.engines)
+    of_engines = (len(space.speculations(engine)) * len(space.engine_settings(engine)) for engine in space.engines)
+    return math.prod(len(size) for size in sizes) * sum(of_engines)
 
 
 def groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
@@ -110,12 +112,15 @@ def groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
     choices = itertools.product(
         space.accelerators, space.engines, space.splits, weight_dtypes(space), space.kv_dtypes, space.devices
     )
-    for accelerator, engine, split, weight_dtype, kv_dtype, devices in choices:
+    for (accelerator, engine, split, weight_dtype, kv_dtype, devices), speculation in (
+        (choice, speculation) for choice in choices for speculation in space.speculations(choice[1])
+    ):
         pools, refused = [], 0
-        for choice in space.engine_settings(engine):
+        for limits in space.engine_settings(engine):
             try:
                 settings = EngineSpec(
-                    **choice,
+                    **limits,
+                    speculation=speculation,
                     page_tokens=problem.page_tokens(engine),
                     memory_fraction=starting_memory_fraction(cache),
                     eviction=problem.tier_choices(engine).starting_eviction,
@@ -176,8 +181,13 @@ def size_group(
 
 
 def _with_starting_tiers(problem: Problem, pool: PoolSpec) -> PoolSpec | None:
-    """A worker with the tiers of stages 1 and 2: the smallest of the space that suit it; None if none do."""
+    """A worker with the tiers of stages 1 and 2: the smallest of the space that suit it; None if none do.
+
+    With drafted tokens tiers are not simulated.
+    """
     for choice in problem.tier_choices(pool.engine.name).smallest_first():
+        if choice.tiers and pool.engine.speculation is not None:
+            continue
         update = {"tiers": list(choice.tiers), "movement": choice.movement, "agents": choice.agents}
         with_tiers = pool.model_copy(update=update)
         if not choice.tiers or problem.planner.can_build(with_tiers):

@@ -20,7 +20,7 @@ from hisearch.kernels.layout import log as log_layout
 from hisearch.kernels.layout import schedulers_fields, sglang_fields
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tree as tree_layout
-from hisearch.latency.costs import HostFloor, LateCosts, StepCosts
+from hisearch.latency.costs import DraftCosts, HostFloor, LateCosts, StepCosts
 from hisearch.simulate.arrays import agents as agent_arrays
 from hisearch.simulate.arrays import groups as group_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
@@ -75,6 +75,8 @@ def entry_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
         return DECODE_ENTRY
     if plan.groups is not None:
         return la.VLLM_GROUPS
+    if plan.speculation is not None:
+        return la.VLLM_DRAFTS
     kv_connector, by_today = offload_arrays.kv_connector_of(plan), offload_arrays.by_chunk(plan)
     return offload_arrays.engine_entry(ENGINES[plan.engine.name], kv_connector, by_today)
 
@@ -128,6 +130,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         reserve_full_prompt=engine.reserve_full_prompt,
         # Of all blocks: the pool has one more, which never holds KV.
         watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page + 1)),
+        **_draft_settings(plan),
         capacity_policy=_CAPACITY_POLICIES[engine.capacity_policy],
         # Of no effect without chunks (MicroBatchScheduler: ctx_chunk_config is None).
         chunking_policy=_CHUNKING_POLICIES[engine.chunking_policy] if engine.chunked_prefill else 0,
@@ -142,6 +145,19 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         log=0,
         **_rules(plan),
     )
+
+
+def _draft_settings(plan: WorkerPlan) -> dict[str, int]:
+    """Settings of speculative decoding."""
+    speculation = plan.speculation
+    if speculation is None:
+        return {"draft_tokens": 0, "lookahead_tokens": 0, "reads_next_token": 0, "draft_seed": 0}
+    return {
+        "draft_tokens": speculation.draft_tokens,
+        "lookahead_tokens": speculation.lookahead_tokens,
+        "reads_next_token": speculation.reads_next_token,
+        "draft_seed": speculation.seed,
+    }
 
 
 def _conservativeness(plan: WorkerPlan) -> float:
@@ -189,6 +205,7 @@ def kernel_costs(costs: StepCosts) -> cost_layout.Costs:
     late = LateCosts(np.zeros((0, 0, 0)), 1.0) if costs.late is None else costs.late
     lates, longs, contexts = late.shares.shape
     floor = HostFloor() if costs.floor is None else costs.floor
+    draft = DraftCosts(0, 0.0) if costs.draft is None else costs.draft
     return cost_layout.Costs(
         host=record(
             cost_layout.HOST_COST,
@@ -208,6 +225,8 @@ def kernel_costs(costs: StepCosts) -> cost_layout.Costs:
             floor_pieces_s=floor.pieces_s,
             floor_eager_s=floor.eager_s,
             floor_graph_tokens=floor.graph_tokens,
+            draft_tokens=draft.tokens,
+            draft_share=draft.share,
         ),
         token_s=costs.token_s,
         sequence_s=costs.sequence_s,
@@ -244,6 +263,13 @@ def _lockstep_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
 def trace_of(trace: TraceArrays) -> fl.Trace:
     """A trace's arrays in the kernels' layout."""
     return fl.Trace(**{name: getattr(trace, name) for name in fl.Trace.FIELDS})
+
+
+def _a_token_earlier(trace: TraceArrays) -> TraceArrays:
+    """The trace with nodes that begin and end a token earlier: pages then differ by the token behind them."""
+    return trace._replace(
+        start_tokens=np.maximum(trace.start_tokens - 1, 0), end_tokens=np.maximum(trace.end_tokens - 1, 0)
+    )
 
 
 def request_records(count: int) -> Any:
@@ -349,7 +375,7 @@ def allocate(
     return la.Sim(
         config=settings,
         fleet=fleet,
-        trace=trace_of(trace),
+        trace=trace_of(_a_token_earlier(trace) if config.reads_next_token and config.hashes_ahead else trace),
         seconds=kernel_costs(_scheduler_costs(plan)),
         joules=kernel_costs(plan.costs.joules),
         attached_joules=kernel_costs(plan.costs.attached_joules or plan.costs.joules),
@@ -385,6 +411,7 @@ def allocate(
         evict_heap=np.empty((trees, 2 * _most_leaves(plan, config, nodes) if radix or pools else 1), np.int32),
         pinned=pinned,
         ends_by_limit=ends_by_limit.astype(np.int8),
+        accepted=np.array([0.0] if plan.speculation is None else plan.speculation.accepted, np.float64),
         owner_head=owner_head,
         owner=owner,
         next_owner=next_owner,

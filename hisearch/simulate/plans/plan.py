@@ -18,6 +18,7 @@ from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.plans.agent_memory import plan_agents, with_adapters, with_disk
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.groups_plan import GroupsPlan
+from hisearch.simulate.plans.speculation_plan import SpeculationPlan, plan_speculation, with_drafts
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan
 from hisearch.simulate.plans.tiers import TierRefused, Tiers, plan_tiers
 from hisearch.specs.base import ENGINE_TITLES
@@ -59,6 +60,7 @@ class WorkerPlan:
     split: parallelism of the worker's copy of the model. power: draw besides that of its steps.
     agents: memory that they need besides KV, and its policy; None: no agents.
     groups: of KV blocks, under vLLM; None: a single group without a window.
+    speculation: drafted tokens, under vLLM; None: none.
     """
 
     engine: EngineSpec
@@ -75,6 +77,7 @@ class WorkerPlan:
     split: Parallelism = ONE
     power: PowerPlan = PowerPlan()  # noqa: RUF009  (frozen)
     groups: GroupsPlan | None = None
+    speculation: SpeculationPlan | None = None
 
     @property
     def ranks(self) -> int:
@@ -190,9 +193,13 @@ def plan_worker(
     longest = model.max_context_tokens
     if kv is not None:
         longest = kv.longest_request_tokens(memory.kv_capacity_tokens // engine.page_size, engine, longest)
+    speculation = plan_speculation(engine.speculation, model)
+    if speculation is not None:
+        # The engine starts with a window that its memory holds, behind which it drafts nothing.
+        longest = min(longest, memory.kv_capacity_tokens)
     return WorkerPlan(
         engine,
-        with_adapters(costs, pool, model, accelerator),
+        with_drafts(with_adapters(costs, pool, model, accelerator), speculation),
         memory,
         memory.kv_capacity_tokens - _tokens_of_objects(pool, agents),
         max_request_tokens=longest,
@@ -205,6 +212,7 @@ def plan_worker(
         ),
         agents=agents,
         groups=None if kv is None else GroupsPlan(kv.full, kv.windowed, kv.window_tokens),
+        speculation=speculation,
     )
 
 

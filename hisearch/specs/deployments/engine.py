@@ -18,6 +18,7 @@ from hisearch.specs.base import (
 )
 from hisearch.specs.deployments.engine_settings import check_release, check_sglang, check_trtllm, with_release_defaults
 from hisearch.specs.deployments.graphs import GraphMode, check_graphs
+from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.models.experts import ExpertsSpec
 from hisearch.specs.models.pages import PAGE_TOKENS
 from hisearch.specs.policies import name_type, summaries
@@ -188,6 +189,9 @@ class EngineSpec(Strict):
         10,
         description="TensorRT-LLM attention_dp_config.batching_wait_iters: steps that they wait for more prompts once "
         "each has one.",
+    )
+    speculation: SpeculationSpec | None = Field(
+        None, description="Drafted tokens that the model checks in one step; none by default."
     )
 
     experts: ExpertsSpec = Field(

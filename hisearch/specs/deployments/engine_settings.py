@@ -56,11 +56,16 @@ TRTLLM_SETTINGS = {
 
 
 def with_release_defaults(data: Any) -> Any:
-    """Settings as a mapping, with the defaults of the release that they name where it has others."""
+    """Settings as a mapping, with the defaults of the release that they name where it has others.
+
+    vLLM turns asynchronous scheduling off where drafts are n-grams (``config/vllm.py`` of 0.19.1 and 0.33.0).
+    """
     if not isinstance(data, dict) or "overlap" in data:
         return data
-    since = OVERLAPS_SINCE.get(str(data.get("name")))
-    return data | {"overlap": False} if since and precedes(str(data.get("version", "")), since) else data
+    since, drafts = OVERLAPS_SINCE.get(str(data.get("name"))), data.get("speculation")
+    by_ngram = (drafts.get("method") if isinstance(drafts, dict) else getattr(drafts, "method", None)) == "ngram"
+    former = bool(since) and precedes(str(data.get("version", "")), str(since))
+    return data | {"overlap": False} if former or by_ngram else data
 
 
 def check_trtllm(engine: Engine) -> None:

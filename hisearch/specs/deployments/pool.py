@@ -15,6 +15,7 @@ from hisearch.specs.base import (
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec, check_agents
 from hisearch.specs.deployments.cluster import AutoscaleSpec, ReplicasSpec, RoleName
 from hisearch.specs.deployments.engine import EngineSpec
+from hisearch.specs.deployments.speculation import check_speculation
 from hisearch.specs.deployments.tiers import (
     KV_CONNECTOR_TITLES,
     KvConnectorName,
@@ -147,6 +148,16 @@ class PoolSpec(Strict):
         engine, tiers = self.engine, len(self.tiers)
         check_agents(
             self.agents, engine=engine.name, caching=engine.prefix_caching, eviction=engine.eviction, tiers=tiers
+        )
+        check_speculation(
+            engine.speculation,
+            engine=engine.name,
+            overlap=engine.overlap,
+            role=self.role,
+            pipeline=self.pipeline_parallel,
+            tiers=tiers > 0,
+            agents=self.agents is not None,
+            devices=self.devices is not None,
         )
         return self
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from hisearch.specs.deployments.answer_storage import storage_problems
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
+from hisearch.specs.deployments.speculation import SpeculationSpec, check_speculation_of
 from hisearch.specs.deployments.tier_checks import scope_of, tier_problems
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.document import Document, parse_document
@@ -17,7 +19,7 @@ from hisearch.specs.documents.kept import Kept, kept_beside
 from hisearch.specs.documents.overrides import apply_overrides
 from hisearch.specs.documents.references import Resolver
 from hisearch.specs.documents.resolved import Hardware, ResolvedDeployment, ResolvedStudy
-from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError, dotted
+from hisearch.specs.errors import KeyedError, KeyPath, Problem, SpecError, UnknownReferenceError, dotted
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.models.pages import kept_page_tokens
@@ -70,6 +72,10 @@ def load_deployment(
     if (fabric := document.spec.transfer.fabric) is not None:
         hardware.fabrics[fabric] = resolver.refer(document, "Fabric", "spec.transfer.fabric", fabric)
     _check_tiers(document, hardware, model, pool_models)
+    for index, pool in enumerate(document.spec.pools):
+        served = model if pool.model is None else pool_models[pool.model]
+        keypath = ("spec", "pools", index, "engine", "speculation")
+        _check_speculation(document, keypath, pool.engine.speculation, served.spec)
     resolved = ResolvedDeployment(_with_scopes(document, hardware), model, profile, hardware, settings, pool_models)
     _check_one_name_each(resolved)
     return resolved
@@ -127,6 +133,16 @@ def _check_device_profile(space: Document[SearchSpaceSpec], profile: Document[La
         )
 
 
+def _check_speculation(
+    document: Document[Any], at: KeyPath, speculation: SpeculationSpec | None, model: ModelSpec
+) -> None:
+    """Refuses drafted tokens, at ``at`` of the document, that are not simulated for the model."""
+    try:
+        check_speculation_of(speculation, model)
+    except KeyedError as error:
+        raise document.error((*at, *error.keypath), error.message) from None
+
+
 def _check_tiers(
     document: Document[DeploymentSpec],
     hardware: Hardware,
@@ -181,6 +197,8 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     for index, name in enumerate(space.spec.execution.accelerators):
         resolver.accelerator(hardware, space, f"spec.execution.accelerators.{index}", name)
     _check_device_profile(space, profile)
+    for index, speculation in enumerate(space.spec.execution.speculation):
+        _check_speculation(space, ("spec", "execution", "speculation", index), speculation, model.spec)
     for index, block in enumerate(space.spec.execution.devices):
         if block is not None:
             resolver.devices(hardware, space, f"spec.execution.devices.{index}", block)

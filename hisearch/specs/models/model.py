@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from hisearch.specs.base import Count, DType, Fraction, NonNegativeInt, Provenance, Strict
+from hisearch.specs.models.acceptance import AcceptanceCurveSpec, DraftMethodName
 
 
 class MlaSpec(Strict):
@@ -160,6 +161,10 @@ class ModelSpec(Strict):
     )
     max_context_tokens: Count = Field(
         description="Longest sequence; requests whose prompt and declared output exceed it are refused."
+    )
+    speculation: dict[DraftMethodName, AcceptanceCurveSpec] = Field(
+        default_factory=dict,
+        description="By method of drafting: measured tokens of a step, which pools use that state no acceptance.",
     )
     provenance: Provenance = Field(description="Where the facts come from.")
 

@@ -22,6 +22,7 @@ from hisearch.specs.deployments.agent_memory import (
 from hisearch.specs.deployments.deployment import EvictionName
 from hisearch.specs.deployments.engine import CapacityPolicyName
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
+from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.deployments.tiers import (
     HierarchyName,
     KvConnectorName,
@@ -63,6 +64,11 @@ class ExecutionSpace(Strict):
     capacity_policies: list[CapacityPolicyName] = Field(
         default=["guaranteed_no_evict"], min_length=1, description="TensorRT-LLM: as an Engine's capacity_policy."
     )
+    speculation: list[SpeculationSpec | None] = Field(
+        default=[None],
+        min_length=1,
+        description="vLLM: as an Engine's speculation; null for none, which is what the other engines have.",
+    )
     versions: dict[EngineName, str] = Field(
         default_factory=dict,
         description="Release of an engine that runs, as its version; the newest known where absent.",
@@ -91,6 +97,10 @@ class ExecutionSpace(Strict):
             )
         ]
 
+    def speculations(self, engine: EngineName) -> list[SpeculationSpec | None]:
+        """What drafts an engine's tokens; ``[None]`` where they are not simulated."""
+        return list(self.speculation) if engine == "vllm" else [None]
+
     def engine_settings(self, engine: EngineName) -> list[dict[str, Any]]:
         """Every combination of an engine's batch limits and policies, with its release: keys of an ``EngineSpec``."""
         lists: dict[str, list[Any]] = {
@@ -101,6 +111,12 @@ class ExecutionSpace(Strict):
             lists["capacity_policy"] = list(self.capacity_policies)
         release = {"name": engine, "version": self.versions.get(engine, "")}
         return [release | dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+
+    @model_validator(mode="after")
+    def _check(self) -> ExecutionSpace:
+        if any(self.speculation) and "vllm" not in self.engines:
+            raise KeyedError(("speculation",), "is simulated under vLLM alone, which is none of the engines")
+        return self
 
 
 class _RouterPolicies(Strict):

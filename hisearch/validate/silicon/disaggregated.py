@@ -111,7 +111,7 @@ def conditions_of_side(side: Side) -> Conditions:
 def pool_of(side: Side, device: WorkerPlan, seconds: StepCosts, layers: int, front_end: FrontEnd) -> PoolPlan:
     """The side's workers, whose steps cost ``seconds``, plus drafted tokens."""
     if side.drafts:
-        seconds = with_speculation(seconds, Speculation(side.drafts, ACCEPTED), layers)
+        seconds = with_speculation(seconds, Speculation(side.drafts, ACCEPTED), 1.0 / layers)
     costs = replace(device.costs, seconds=seconds, joules=seconds, front_end=front_end)
     split = Parallelism(tensor=side.split.group_ranks, attention_data=side.split.attention_data)
     plan = replace(device, costs=costs, split=split)

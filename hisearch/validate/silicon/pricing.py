@@ -138,7 +138,7 @@ class Pricer:
         conditions = conditions_of(row)
         device, seconds = self._timed(row, conditions, times)
         if conditions.draft_tokens:
-            seconds = with_speculation(seconds, conditions.speculation, self._model(row).layers)
+            seconds = with_speculation(seconds, conditions.speculation, 1.0 / self._model(row).layers)
         front = front_end_of(times)
         plan = replace(device, costs=replace(device.costs, seconds=seconds, joules=seconds, front_end=front))
         loop = Loop.of(row, conditions, in_flight(row), _burst_gap_s(row, front))

@@ -179,7 +179,7 @@ class VllmWorker:
         """Queue the batch just formed on the device."""
         batch = [self._entry(live, share) for live, share in self._shares.items()]
         sampled = [live for live, entry in zip(self._shares, batch, strict=True) if entry.samples]
-        start_s, end_s = self._span(now, step_seconds(self.cost, batch))
+        start_s, end_s = self._span(now, self._price(batch))
         preempted = sorted(live.request.id for live in self._preempted)
         step = Step(start_s, end_s, now, batch, preempted)
         if sampled:
@@ -191,6 +191,9 @@ class VllmWorker:
             live.newest_batch = self._launched
         self.outstanding.append(Outstanding(step, list(self._shares), sampled))
         return step
+
+    def _price(self, batch: list[BatchEntry]) -> float:
+        return step_seconds(self.cost, batch)
 
     def _span(self, now: float, seconds: float) -> tuple[float, float]:
         """Start and end of the batch just formed, whose computation takes ``seconds``."""
@@ -237,10 +240,10 @@ class VllmWorker:
         position = 0
         while position < len(self.running) and self._budget > 0:
             live = self.running[position]
-            if live.waits_for_last_token:
+            share = self._share(live)
+            if share == 0:
                 position += 1
                 continue
-            share = min(self._cut(live.known + live.in_flight - live.computed), self._budget)
             while self._blocks_missing(live, share) > len(self.pool.free):
                 victim = self._choose_victim()
                 if self._defers(victim):
@@ -257,6 +260,12 @@ class VllmWorker:
             elif self.config.policy == "fcfs" or "outlives_own_preemption" not in self.config.rules:
                 return
 
+    def _share(self, live: LiveRequest) -> int:
+        """Tokens of a running request that the budget allows; 0: none is to be computed."""
+        if live.waits_for_last_token:
+            return 0
+        return min(self._cut(live.known + live.in_flight - live.computed), self._budget)
+
     def _admit(self, now: float) -> None:
         """Admit waiting requests from the head until the first one fails."""
         while self._may_admit(self.waiting):
@@ -271,7 +280,10 @@ class VllmWorker:
     def _start(self, live: LiveRequest, hits: list[int], loaded: int, now: float) -> bool:
         """Run a waiting request with ``hits`` and ``loaded`` tokens from other tiers; False if it does not fit."""
         cached = live.computed + len(hits) * self.config.block_size + loaded
-        share = self._cut(live.known - cached)
+        wanted = self._wanted_at_first(live, cached)
+        if wanted is None:
+            return False
+        share = self._cut(wanted)
         if not self.config.chunked_prefill and share > self._budget:
             return False
         share = min(share, self._budget)
@@ -285,6 +297,10 @@ class VllmWorker:
         self.reused_tokens.setdefault(live.request.id, cached)
         self._compute(live, share)
         return True
+
+    def _wanted_at_first(self, live: LiveRequest, cached: int) -> int | None:
+        """Tokens that an admitted request wants to compute behind its ``cached`` ones; None: rather none at all."""
+        return live.known - cached
 
     def _hold(self, live: LiveRequest, hits: list[int], cached: int) -> None:
         """Hold the hits of a request that has no blocks or no hits; ``cached`` tokens count as computed."""
@@ -308,11 +324,15 @@ class VllmWorker:
         hits: list[int] = []
         if self.config.prefix:
             for index in range((live.known - 1) // self.config.block_size):
-                block = self.pool.find(page(live.request.content, index, self.config.block_size))
+                block = self.pool.find(self._page(live, index))
                 if block is None:
                     break
                 hits.append(block)
         return hits
+
+    def _page(self, live: LiveRequest, index: int) -> Any:
+        """What names the request's page ``index``."""
+        return page(live.request.content, index, self.config.block_size)
 
     def _fits_whole(self, live: LiveRequest, hits: list[int]) -> bool:
         """Whether all known tokens fit."""
@@ -336,8 +356,7 @@ class VllmWorker:
         if not self.config.prefix:
             return
         while live.hashed < tokens // self.config.block_size:
-            identity = page(live.request.content, live.hashed, self.config.block_size)
-            self.pool.publish(live.blocks[live.hashed], identity)
+            self.pool.publish(live.blocks[live.hashed], self._page(live, live.hashed))
             live.hashed += 1
 
     def _entry(self, live: LiveRequest, share: int) -> BatchEntry:

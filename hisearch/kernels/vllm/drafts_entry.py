@@ -1,0 +1,86 @@
+"""vLLM with drafted tokens: the step rule of ``entry``, each step formed by itself; see ``drafts_step``."""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import queue
+from hisearch.kernels.engine import device, log, schedulers
+from hisearch.kernels.engine.cost import add_energy, batch_cost
+from hisearch.kernels.engine.engine_calls import Op
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import lists
+from hisearch.kernels.vllm import drafts_step, memory
+from hisearch.kernels.vllm import entry as vllm
+
+
+@kernel
+def form(sim, w, now):
+    """Form the next batch at ``now``, launch it and set the worker's next event."""
+    worker = sim.workers[w]
+    log.forget_lost(sim)
+    worker.batch_size = 0
+    worker.lost_head = -1
+    budget, preempted = drafts_step.serve_running(sim, w)
+    if not preempted:
+        drafts_step.admit_waiting(sim, w, now, budget)
+    vllm.note_peak(sim, w)
+    if worker.batch_size == 0:
+        vllm.stand_by(sim, w, now, preempted)
+    elif sim.config.scheduler_kind == la.LOCKSTEP:
+        schedulers.hold_back(sim, w, sim.batch[w], worker.batch_size, 0, 0, 0, 0)
+    else:
+        launch(sim, w, now)
+
+
+@kernel
+def launch(sim, w, now):
+    """Launch the batch formed at ``now`` as a step, and account for it."""
+    worker = sim.workers[w]
+    batch = sim.batch[w]
+    add_energy(sim, w, batch, worker.batch_size, 0, 0, 0, 0)
+    device_s, host_s = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, 0, 0, 0, 0)
+    device.launch(sim, w, now, max(device_s, host_s))
+    if sim.config.log:
+        for k in range(worker.batch_size):
+            log.entry(sim, batch[k], drafts_step.assumed(sim, w, batch[k]), sim.requests[batch[k]].chunk)
+        log.step(sim, w, la.ANY_STEP, now, worker.newest_start_s, worker.newest_end_s)
+    worker.endings_old = worker.endings_new
+    worker.endings_new = -1
+    for k in range(worker.batch_size):
+        drafts_step.account(sim, w, batch[k], worker.newest_end_s)
+    device.await_next(sim, w, now, True)
+
+
+@kernel
+def complete(sim, w, now):
+    """Take in the results of the oldest outstanding step at ``now``."""
+    worker = sim.workers[w]
+    r = vllm.take_in(sim, w)
+    drafts_step.publish_processed(sim, w)
+    while r >= 0:
+        after = sim.requests[r].next_aside
+        if sim.requests[r].state == la.DRAINED:
+            lists.stop_waiting(sim, w, r)
+        else:
+            drafts_step.release(sim, w, r)
+            lists.stop_running(sim, w, r)
+            worker.draining -= 1
+        lists.note_finished(sim, w, r, now)
+        r = after
+
+
+def engine_entry(sim, op, w, r, now):
+    """Carry out operation ``op`` of ``engine_calls``."""
+    if op == Op.FORM_BATCH:
+        form(sim, w, now)
+    elif op == Op.COMPLETE_STEP:
+        complete(sim, w, now)
+    elif op == Op.RECEIVE:
+        vllm.receive(sim, w, r, now)
+    elif op == Op.LAUNCH_LOCKSTEP:
+        launch(sim, w, now)
+    elif op == Op.NEVER_FITS:
+        return 1 if memory.never_fits(sim, r) else 0
+    elif op == Op.RESET:
+        queue.reset(sim, w, sim.config.capacity_pages)
+    return 0

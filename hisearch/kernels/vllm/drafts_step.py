@@ -1,0 +1,324 @@
+"""vLLM's pass with drafted tokens (speculative decoding): running requests one by one, then waiting ones; see ``step``.
+
+A request that has made a token *verifies* in every step: it computes its newest token and ``draft_tokens`` drafted
+ones. The first few of these are accepted, and one token more is made. So progress differs by request, and each step is
+formed by itself. How many are accepted is drawn by request and place in its output, whatever else runs.
+
+``computed`` and ``generated`` are what holds once the newest step has ended. While it runs, the scheduler of an
+asynchronous engine knows neither: it goes on as if all drafts were accepted (``assumed``), and does not know the tokens
+(``known``). Pages of rejected drafts are kept for what comes.
+
+Where ``hashes_ahead`` holds, a page is known by the token behind it too. The trace's nodes then begin and end a token
+earlier than its tokens do (``simulate.arrays.pool``), so that a page lies in the node of that token.
+
+Source: ``v1/core/sched/scheduler.py``, ``v1/core/sched/async_scheduler.py``, ``v1/core/kv_cache_manager.py``. Held to
+account by ``tests.reference.restatement.vllm_drafts``.
+"""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.cache import queue, tree
+from hisearch.kernels.core import rng
+from hisearch.kernels.engine import gaps, ordered, schedulers
+from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import lists
+from hisearch.kernels.vllm import memory, step
+
+#: What a batch has of running requests.
+NOTHING, DECODES, WITH_PROMPTS = 0, 1, 2
+
+
+@kernel
+def _in_flight(sim, w, r):
+    """Whether the step that made ``r``'s newest tokens is outstanding."""
+    worker = sim.workers[w]
+    return sim.requests[r].sampled_step > worker.launched - worker.outstanding
+
+
+@kernel
+def known(sim, w, r):
+    """Prompt and output tokens of ``r`` that the scheduler knows."""
+    request = sim.requests[r]
+    tokens = sim.trace.input_tokens[r] + request.generated
+    return tokens - request.made if _in_flight(sim, w, r) else tokens
+
+
+@kernel
+def assumed(sim, w, r):
+    """Tokens of ``r`` that the scheduler takes to be computed: drafts in flight count as accepted."""
+    request = sim.requests[r]
+    return request.computed + request.rejected if _in_flight(sim, w, r) else request.computed
+
+
+@kernel
+def _decodes(sim, r):
+    state = sim.requests[r].state
+    return state == la.VERIFYING or state == la.DRAINING
+
+
+@kernel
+def publish(sim, w, r, tokens):
+    """Let look-ups find the full pages among the first ``tokens`` tokens of ``r``."""
+    if sim.config.reads_next_token and sim.config.hashes_ahead:
+        tokens = min(tokens, known(sim, w, r) - 1)
+    end = tree.floor_page(sim, tokens)
+    if not sim.config.prefix_caching or end <= sim.requests[r].locked_tokens:
+        return
+    trace_node = lists.path_end(sim, r) if _decodes(sim, r) else lists.path_at(sim, w, r, end)
+    memory.publish_pages(sim, w, r, trace_node, end)
+
+
+@kernel
+def publish_processed(sim, w):
+    """Let look-ups find what running requests have made, by the results just taken in; the newest is not computed."""
+    if not ((sim.config.overlap or sim.config.publishes_accepted) and sim.config.prefix_caching):
+        return
+    r = sim.workers[w].running_head
+    while r >= 0:
+        if _decodes(sim, r):
+            publish(sim, w, r, known(sim, w, r) - 1)
+        r = sim.requests[r].next
+
+
+@kernel
+def _missing_pages(sim, r, tokens):
+    """Pages that ``r`` still needs to have them for ``tokens`` tokens, of the model's window at most."""
+    tokens = min(tokens, sim.config.max_request_tokens)
+    return max(lists.pages(sim, tokens) - lists.pages(sim, sim.requests[r].reserved_tokens), 0)
+
+
+@kernel
+def _schedule(sim, w, r, computed, share, lookahead):
+    """Put ``share`` tokens of ``r`` behind its ``computed`` ones into the batch; their pages are free.
+
+    More than ``r`` has of known ones are drafts.
+    """
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    queue.take(sim, worker.cache_id, _missing_pages(sim, r, computed + share + lookahead))
+    reserved = min(computed + share + lookahead, sim.config.max_request_tokens)
+    request.reserved_tokens = max(request.reserved_tokens, reserved)
+    publish(sim, w, r, min(computed + share, known(sim, w, r)))
+    if not _decodes(sim, r) and share <= step.missing_tokens(sim, r):
+        step.put_chunk(sim, w, r, share)
+        return
+    request.chunk = share
+    request.mark = worker.launched + 1
+    request.part = la.LATE_DECODE
+    worker.decode_tokens += share
+    sim.batch[w, worker.batch_size] = r
+    worker.batch_size += 1
+
+
+@kernel
+def _ends_for_sure(sim, w, r):
+    """Whether the step in flight makes the last token that ``r`` may make, even if it rejects all drafts."""
+    if not _in_flight(sim, w, r):
+        return False
+    return known(sim, w, r) - sim.trace.input_tokens[r] + 1 >= sim.trace.max_output_tokens[r]
+
+
+@kernel
+def _share(sim, w, r, computed, budget):
+    """Tokens of the running ``r`` that the step computes; 0: none."""
+    if _decodes(sim, r):
+        if _ends_for_sure(sim, w, r):
+            return 0
+        tokens = 1 + sim.config.draft_tokens
+    else:
+        tokens = step.missing_tokens(sim, r)
+    return max(min(step.cut(sim, w, tokens), budget, sim.config.max_request_tokens - 1 - computed), 0)
+
+
+@kernel
+def release(sim, w, r):
+    """Free the pages of ``r``, last page first."""
+    memory.release(sim, w, r, sim.requests[r].reserved_tokens, 0)
+    sim.requests[r].reserved_tokens = 0
+
+
+@kernel
+def preempt(sim, w, r):
+    """Preempt ``r``: it leaves the running list and the batch being formed, loses all its KV and waits again."""
+    worker = sim.workers[w]
+    if sim.requests[r].mark == worker.launched + 1:
+        memory.leave_batch(sim, w, r)
+    if sim.requests[r].state == la.VERIFYING:
+        worker.decoding -= 1
+    release(sim, w, r)
+    memory.wait_again(sim, w, r)
+
+
+@kernel
+def serve_running(sim, w):
+    """Serve running requests one by one, preempting where pages are short. Returns (budget left, preempted)."""
+    worker = sim.workers[w]
+    serial = worker.launched + 1
+    budget = sim.config.chunk_tokens
+    preempted = False
+    r = worker.running_head
+    while r >= 0 and budget > 0:
+        request = sim.requests[r]
+        computed = assumed(sim, w, r)
+        share = _share(sim, w, r, computed, budget)
+        if share == 0:
+            r = request.next
+            continue
+        needed = _missing_pages(sim, r, computed + share + sim.config.lookahead_tokens)
+        served = True
+        passed_over = 0
+        after = request.next
+        while served and needed > sim.trees[worker.cache_id].free_pages:
+            victim = step.choose_victim(sim, w)
+            if sim.requests[victim].mark == serial:
+                budget += sim.requests[victim].chunk
+            elif sim.requests[victim].order < request.order and not sim.config.exact_victims:
+                passed_over += 1
+            after = request.next
+            preempt(sim, w, victim)
+            preempted = True
+            served = victim != r
+        if not served:
+            if not (sim.config.outlives_own_preemption and sim.config.schedule == la.PRIORITY):
+                break
+            r = after
+            continue
+        _schedule(sim, w, r, computed, share, sim.config.lookahead_tokens)
+        budget -= share
+        r = request.next
+        while passed_over > 0 and r >= 0:
+            # The engine's position in the list is not moved back for a victim ahead of it that was not in the batch.
+            r = sim.requests[r].next
+            passed_over -= 1
+    return budget, preempted
+
+
+@kernel
+def _look_up(sim, w, r):
+    """Look the waiting request ``r`` up in the cache: (trace node, tokens hit, cache node)."""
+    trace_node = lists.path_end(sim, r)
+    limit = 0
+    if sim.config.prefix_caching:
+        limit = tree.floor_page(sim, sim.trace.input_tokens[r] + sim.requests[r].generated - 1)
+    hit_tokens, d = tree.match(sim, sim.workers[w].cache_id, trace_node, limit)
+    if sim.config.reads_next_token and not sim.config.hashes_ahead and hit_tokens > 0:
+        hit_tokens, d = tree.match(sim, sim.workers[w].cache_id, trace_node, hit_tokens - sim.config.page_tokens)
+    return trace_node, hit_tokens, d
+
+
+@kernel
+def _pads(sim, r, hit_tokens, alongside):
+    """Whether ``r``, admitted with all but one token cached, gets drafts that are all rejected: steps keep one shape.
+
+    ``alongside``: what the step has of running requests, see ``_running_part``.
+    """
+    if not sim.config.pads_new_decodes or alongside == WITH_PROMPTS:
+        return False
+    if sim.trace.input_tokens[r] + sim.requests[r].generated - hit_tokens != 1:
+        return False
+    return (alongside == DECODES or hit_tokens > 0) and (
+        hit_tokens + sim.config.draft_tokens + 2 <= sim.config.max_request_tokens
+    )
+
+
+@kernel
+def _running_part(sim, w):
+    """What the batch has of running requests, before any is admitted: nothing, decodes alone, or prompts too."""
+    worker = sim.workers[w]
+    part = NOTHING
+    for k in range(worker.batch_size):
+        if not _decodes(sim, sim.batch[w, k]):
+            return WITH_PROMPTS
+        part = DECODES
+    return part
+
+
+@kernel
+def _admit(sim, w, r, now, budget, alongside):
+    """Try to admit the waiting request ``r``. Returns tokens scheduled, 0 if it has to wait."""
+    trace_node, hit_tokens, d = _look_up(sim, w, r)
+    lookahead = sim.config.lookahead_tokens if sim.config.looks_ahead_at_once else 0
+    whole = sim.trace.input_tokens[r] + sim.requests[r].generated
+    if _pads(sim, r, hit_tokens, alongside):
+        share = 1 + sim.config.draft_tokens
+        if share > budget:
+            return 0
+    else:
+        share = step.share_of(sim, w, r, hit_tokens, budget)
+    if share == 0:
+        return 0
+    if sim.config.reserve_full_prompt and not step.fits(sim, w, hit_tokens, d, 0, whole):
+        return 0
+    if not step.fits(sim, w, hit_tokens, d, 0, min(hit_tokens + share + lookahead, sim.config.max_request_tokens)):
+        return 0
+    lists.stop_waiting(sim, w, r)
+    step.hold(sim, w, r, trace_node, hit_tokens, hit_tokens)
+    sim.requests[r].reserved_tokens = hit_tokens
+    lists.note_scheduled(sim, r, now, hit_tokens, 0)
+    lists.run_last(sim, w, r)
+    lists.number(sim, w, r)
+    sim.requests[r].state = la.ADMITTED
+    _schedule(sim, w, r, hit_tokens, share, lookahead)
+    return share
+
+
+@kernel
+def admit_waiting(sim, w, now, budget):
+    """Admit from the head of the queue until one does not fit."""
+    worker = sim.workers[w]
+    alongside = _running_part(sim, w)
+    while worker.waiting > 0 and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
+        tokens = _admit(sim, w, worker.waiting_head, now, budget, alongside)
+        if tokens == 0:
+            return
+        budget -= tokens
+
+
+@kernel
+def accepted_drafts(sim, r, offered):
+    """How many of the ``offered`` drafts behind ``r``'s newest token are accepted."""
+    unit = rng.unit_at(sim.config.draft_seed, r, sim.requests[r].generated)
+    accepted = 0
+    while accepted < offered and unit < sim.accepted[accepted]:
+        accepted += 1
+    return accepted
+
+
+@kernel
+def account(sim, w, r, end):
+    """Account for the share of ``r`` in the step just launched, which ends at ``end``."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    if request.state == la.DRAINING:
+        return
+    if request.part == la.PROMPT_GOES_ON:
+        request.computed += request.chunk
+        request.state = la.PROMPT
+        return
+    accepted = 0
+    if request.state == la.VERIFYING:
+        accepted = accepted_drafts(sim, r, request.chunk - 1)
+        request.rejected = request.chunk - 1 - accepted
+    else:
+        request.rejected = max(request.chunk - step.missing_tokens(sim, r), 0)
+    request.computed += request.chunk - request.rejected
+    request.made = min(accepted + 1, sim.trace.output_tokens[r] - request.generated)
+    first = request.generated == 0
+    request.generated += request.made
+    request.sampled_step = worker.launched
+    worker.futile = 0
+    if first:
+        lists.note_first_token(sim, r, end)
+    else:
+        gaps.add(sim, end - request.last_token_s, 1)
+    request.last_token_s = end
+    if request.generated == sim.trace.output_tokens[r]:
+        if request.state == la.VERIFYING:
+            worker.decoding -= 1
+        request.state = la.DRAINING
+        worker.draining += 1
+        ordered.add_ending(sim, w, r)
+    elif request.state != la.VERIFYING:
+        request.state = la.VERIFYING
+        worker.decoding += 1

@@ -1,0 +1,68 @@
+"""A worker's drafted tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from hisearch.latency.costs import CompiledCosts, DraftCosts
+from hisearch.specs.deployments.speculation import HEADS, SpeculationSpec, acceptance_note
+from hisearch.specs.models.model import ModelSpec
+
+
+class SpeculationPlan(NamedTuple):
+    """Speculative decoding as kernels have it.
+
+    draft_tokens: drafted for each decoding request in a step, at least 1.
+    lookahead_tokens: for which pages are taken behind those of a step: those that the drafter writes.
+    reads_next_token: whether the drafter's KV of a place depends on the token behind it (EAGLE, MTP), which limits
+        what hits may be.
+    accepted: probability that the first 1, 2, … drafted tokens are all accepted, not rising; as many as are drafted.
+    seed: of the draws.
+    share: layers that a draft passes through over those of the model; 0: drafts cost nothing on the device.
+    note: what the acceptance rests on; "" where nobody asks.
+    """
+
+    draft_tokens: int
+    lookahead_tokens: int
+    reads_next_token: bool
+    accepted: tuple[float, ...]
+    seed: int = 0
+    share: float = 0.0
+    note: str = ""
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean tokens that a sequence makes in a step."""
+        return 1.0 + sum(self.accepted)
+
+
+def plan_speculation(speculation: SpeculationSpec | None, model: ModelSpec) -> SpeculationPlan | None:
+    """The plan of an engine's speculation; None without one.
+
+    Several layers of multi-token prediction draft a position each; those of an EAGLE head are passed through in turn.
+
+    Raises:
+        KeyedError: the acceptance is not known (``SpeculationSpec.accepted_by_position``).
+    """
+    if speculation is None:
+        return None
+    headed = speculation.method in HEADS
+    layers = min(speculation.head_layers, 1) if speculation.method == "mtp" else speculation.head_layers
+    return SpeculationPlan(
+        speculation.draft_tokens,
+        speculation.draft_tokens if headed else 0,
+        headed,
+        speculation.accepted_by_position(model),
+        speculation.seed,
+        layers / model.layers,
+        acceptance_note(speculation, model),
+    )
+
+
+def with_drafts(costs: CompiledCosts, speculation: SpeculationPlan | None) -> CompiledCosts:
+    """A worker's costs with those of its drafter, in seconds and joules."""
+    if speculation is None or speculation.share == 0:
+        return costs
+    draft = DraftCosts(speculation.draft_tokens, speculation.share)
+    return replace(costs, seconds=costs.seconds._replace(draft=draft), joules=costs.joules._replace(draft=draft))

@@ -1,0 +1,156 @@
+"""Speculative decoding: an engine drafts tokens, and the model checks them all in one step."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from operator import mul
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from hisearch.specs.base import Count, EngineName, Fraction, Seed, Strict
+from hisearch.specs.errors import KeyedError
+from hisearch.specs.models.acceptance import DraftMethodName
+from hisearch.specs.models.model import ModelSpec, WeightsName
+from hisearch.specs.wording import counted
+
+#: Most drafted tokens of a step.
+MOST_DRAFT_TOKENS = 16
+
+#: Methods whose head reads the model's hidden states, and keeps KV of its own.
+HEADS: frozenset[DraftMethodName] = frozenset({"mtp", "eagle", "eagle3"})
+#: Methods whose head is a checkpoint of its own.
+OWN_WEIGHTS: frozenset[DraftMethodName] = frozenset({"eagle", "eagle3"})
+
+
+class SpeculationSpec(Strict):
+    """Drafted tokens, simulated under vLLM: its `--speculative-config`."""
+
+    method: DraftMethodName = Field(
+        description="vLLM method. mtp: the model's own layer of multi-token prediction; eagle, eagle3: a head with "
+        "weights of its own; ngram: what followed the same tokens before."
+    )
+    draft_tokens: Annotated[int, Field(ge=1, le=MOST_DRAFT_TOKENS)] = Field(
+        description="vLLM num_speculative_tokens: tokens drafted for each sequence and step."
+    )
+    acceptance: list[Fraction] | None = Field(
+        None,
+        description="For each drafted position, the probability that it is accepted if all before it were, on your "
+        "text; the model's measured curve where absent.",
+    )
+    seed: Seed = Field(0, description="Of the draws of what is accepted.")
+    draft_layers: Count = Field(1, description="Layers of the head; of no effect with ngram.")
+    draft_weights: WeightsName | None = Field(
+        None,
+        description="eagle, eagle3: checkpoint of the head, which launch scripts name; that of the model's curve where "
+        "absent.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> SpeculationSpec:
+        if self.acceptance is not None and len(self.acceptance) < self.draft_tokens:
+            message = f"states {len(self.acceptance)} positions of {self.draft_tokens} draft_tokens"
+            raise KeyedError(("acceptance",), message)
+        if self.draft_weights is not None and self.method not in OWN_WEIGHTS:
+            raise KeyedError(("draft_weights",), f"{self.method} has no weights of its own; leave it out")
+        return self
+
+    @property
+    def head_layers(self) -> int:
+        """Layers of the head, which keep KV; 0 with ngram."""
+        return self.draft_layers if self.method in HEADS else 0
+
+    @property
+    def label(self) -> str:
+        """``3 drafted tokens (mtp)``."""
+        return f"{counted(self.draft_tokens, 'drafted token')} ({self.method})"
+
+    def accepted_by_position(self, model: ModelSpec) -> tuple[float, ...]:
+        """For each position k of ``draft_tokens``, the probability that the first k drafted tokens are all accepted.
+
+        Raises:
+            KeyedError: neither ``acceptance`` nor the model's curve states it.
+        """
+        if self.acceptance is not None:
+            return tuple(accumulate(self.acceptance[: self.draft_tokens], mul))
+        curve = model.speculation.get(self.method)
+        if curve is None:
+            known = f"; known are {', '.join(model.speculation)}" if model.speculation else ""
+            raise KeyedError(
+                ("acceptance",),
+                f"state how often each drafted position is accepted, acceptance: {[0.8] * self.draft_tokens} say: of "
+                f"{model.huggingface_id} no curve of {self.method} is known{known}",
+            )
+        measured = curve.accepted_by_position
+        if len(measured) < self.draft_tokens:
+            raise KeyedError(
+                ("draft_tokens",),
+                f"the curve of {model.huggingface_id} ends at {len(measured)} drafted tokens; take fewer, or state "
+                "acceptance",
+            )
+        return measured[: self.draft_tokens]
+
+    def tokens_per_step(self, model: ModelSpec) -> float:
+        """Mean tokens of a sequence and step; errors as of ``accepted_by_position``."""
+        return 1.0 + sum(self.accepted_by_position(model))
+
+
+def acceptance_note(speculation: SpeculationSpec, model: ModelSpec) -> str:
+    """What the acceptance rests on, as a sentence; errors as of ``SpeculationSpec.accepted_by_position``."""
+    mean = f"{speculation.label}: {speculation.tokens_per_step(model):.2f} tokens a step"
+    if speculation.acceptance is not None:
+        return f"{mean} by the acceptance that is stated"
+    curve = model.speculation[speculation.method]
+    return f"{mean} as measured on {curve.workload}, not on your text; state acceptance as your server logs it"
+
+
+def check_speculation(
+    speculation: SpeculationSpec | None,
+    *,
+    engine: EngineName,
+    overlap: bool,
+    role: str,
+    pipeline: int,
+    tiers: bool,
+    agents: bool,
+    devices: bool,
+) -> None:
+    """Refuse what is not simulated together with drafted tokens.
+
+    vLLM 0.19.1 refuses n-gram drafts with asynchronous scheduling (``config/vllm.py: VllmConfig.__post_init__``).
+
+    Raises:
+        KeyedError: with a key below the pool.
+    """
+    if speculation is None:
+        return
+    key = ("engine", "speculation")
+    if engine != "vllm":
+        raise KeyedError(key, f"speculation is simulated under vLLM alone, not {engine}")
+    if overlap and speculation.method == "ngram":
+        raise KeyedError(("engine", "overlap"), "vLLM has no asynchronous scheduling with ngram; write overlap: false")
+    refused = {
+        f"in {role} workers": role != "unified",
+        f"with pipeline_parallel {pipeline}": pipeline > 1,
+        "with cache tiers": tiers,
+        "with agents' objects": agents,
+        "with attached devices": devices,
+    }
+    for where, is_refused in refused.items():
+        if is_refused:
+            raise KeyedError(key, f"drafted tokens are not simulated {where}")
+
+
+def check_speculation_of(speculation: SpeculationSpec | None, model: ModelSpec) -> None:
+    """Refuse drafted tokens of a model for which they are not simulated, or whose acceptance is not known.
+
+    Raises:
+        KeyedError: with a key below the speculation.
+    """
+    if speculation is None:
+        return
+    if model.sliding_window_tokens and not model.windows_are_chunks:
+        raise KeyedError(
+            ("method",), f"drafted tokens are not simulated with sliding windows, as {model.huggingface_id} has them"
+        )
+    speculation.accepted_by_position(model)

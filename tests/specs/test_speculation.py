@@ -1,0 +1,160 @@
+"""Drafted tokens as a setting: acceptance by position, the models' curves, and what is refused by key."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
+from hisearch.specs.deployments.speculation import SpeculationSpec, acceptance_note, check_speculation_of
+from hisearch.specs.documents.catalogue import Catalogue, shipped_root
+from hisearch.specs.documents.resolve import load_deployment, load_study
+from hisearch.specs.errors import KeyedError, SpecError
+from hisearch.specs.models.acceptance import AcceptanceCurveSpec
+from hisearch.specs.studies.search_space import ExecutionSpace
+
+CATALOGUE = Catalogue()
+SHIPPED = shipped_root() / "studies/deployments/qwen3-32b-h100-tp2.yaml"
+MEASURED = Path(os.environ.get("HISEARCH_SHARED", "../shared")) / "validation/speculation/acceptance.csv"
+
+
+def curve(*means: float) -> AcceptanceCurveSpec:
+    return AcceptanceCurveSpec.model_validate(
+        {"tokens_per_step": list(means), "workload": "prompts", "source": "test", "as_of": "2026-01-01"}
+    )
+
+
+def test_a_curve_rises_by_the_probability_that_all_drafts_up_to_there_are_accepted() -> None:
+    assert curve(1.8, 2.4, 2.8).accepted_by_position == pytest.approx((0.8, 0.6, 0.4))
+
+
+def test_a_curve_that_falls_or_rises_anew_accepts_no_more_than_before() -> None:
+    assert curve(1.5, 2.2, 2.1, 2.5).accepted_by_position == pytest.approx((0.5, 0.5, 0.0, 0.0))
+
+
+@given(st.lists(st.floats(1.0, 2.0), min_size=1, max_size=8))
+def test_probabilities_never_rise(means: list[float]) -> None:
+    accepted = curve(*means).accepted_by_position
+    assert list(accepted) == sorted(accepted, reverse=True)
+    assert all(0.0 <= chance <= 1.0 for chance in accepted)
+
+
+def test_a_step_yields_no_more_than_its_drafts_and_one() -> None:
+    with pytest.raises(ValidationError, match=r"tokens_per_step.1: 3.2 exceeds 3: 2 drafted tokens"):
+        curve(1.9, 3.2)
+
+
+def test_stated_acceptance_is_multiplied_up() -> None:
+    drafts = SpeculationSpec(method="mtp", draft_tokens=3, acceptance=[0.9, 0.5, 1.0, 0.2])
+    model = CATALOGUE.get("Model", "qwen3-32b").spec
+    assert drafts.accepted_by_position(model) == pytest.approx((0.9, 0.45, 0.45))
+    assert drafts.tokens_per_step(model) == pytest.approx(2.8)
+    assert acceptance_note(drafts, model) == (
+        "3 drafted tokens (mtp): 2.80 tokens a step by the acceptance that is stated"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "measured", "method"),
+    [("qwen3.5-397b-a17b", "qwen3.5-397b-a17b-nvfp4", "mtp"), ("kimi-k2.5", "kimi-k2.5-nvfp4", "eagle3")],
+)
+def test_shipped_curves_are_as_measured(model: str, measured: str, method: Any) -> None:
+    if not MEASURED.is_file():
+        pytest.skip(f"{MEASURED} is absent")
+    with MEASURED.open() as file:
+        rows = [row for row in csv.DictReader(file) if (row["model"], row["thinking"]) == (measured, "thinking_on")]
+    means = CATALOGUE.get("Model", model).spec.speculation[method].tokens_per_step
+    assert means == [float(row["mean_tokens_per_step"]) for row in rows]
+
+
+def test_acceptance_comes_from_the_models_curve_and_says_on_which_text() -> None:
+    model, drafts = CATALOGUE.get("Model", "qwen3.5-397b-a17b").spec, SpeculationSpec(method="mtp", draft_tokens=2)
+    assert drafts.accepted_by_position(model) == pytest.approx((0.93, 0.8))
+    assert "as measured on SPEED-Bench's coding prompts, not on your text" in acceptance_note(drafts, model)
+
+
+def test_neither_stated_nor_measured_says_what_to_state() -> None:
+    engine = "engine: {name: vllm, speculation: {method: eagle3, draft_tokens: 2}}"
+    with pytest.raises(SpecError) as caught:
+        load_deployment(SHIPPED, [f"spec.pools.0={{accelerator: h100-sxm, tensor_parallel: 2, {engine}}}"])
+    assert caught.value.key == "spec.pools.0.engine.speculation.acceptance"
+    assert "acceptance: [0.8, 0.8] say: of Qwen/Qwen3-32B no curve of eagle3 is known" in caught.value.message
+
+
+def test_beyond_the_curve() -> None:
+    model = CATALOGUE.get("Model", "deepseek-v3").spec
+    with pytest.raises(KeyedError, match=r"draft_tokens: the curve of .*DeepSeek-V3 ends at 1 drafted tokens"):
+        check_speculation_of(SpeculationSpec(method="mtp", draft_tokens=2), model)
+
+
+def test_models_with_windows_are_refused() -> None:
+    drafts = SpeculationSpec(method="eagle3", draft_tokens=1, acceptance=[0.7])
+    with pytest.raises(KeyedError, match="method: drafted tokens are not simulated with sliding windows"):
+        check_speculation_of(drafts, CATALOGUE.get("Model", "gpt-oss-120b").spec)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"draft_tokens": 17}, "less than or equal to 16"),
+        ({"draft_tokens": 3, "acceptance": [0.9, 0.8]}, "acceptance: states 2 positions of 3 draft_tokens"),
+        ({"acceptance": [0.0]}, "greater than 0"),
+        ({"method": "draft_model"}, "'mtp', 'eagle', 'eagle3' or 'ngram'"),
+        ({"draft_weights": "a/b"}, "draft_weights: mtp has no weights of its own"),
+    ],
+)
+def test_settings_that_are_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        SpeculationSpec.model_validate({"method": "mtp", "draft_tokens": 1} | settings)
+
+
+@pytest.mark.parametrize(
+    ("engine", "pool", "problem"),
+    [
+        ({"name": "sglang"}, {}, "engine.speculation: speculation is simulated under vLLM alone, not sglang"),
+        ({}, {"role": "prefill"}, "drafted tokens are not simulated in prefill workers"),
+        ({}, {"role": "decode"}, "drafted tokens are not simulated in decode workers"),
+        ({}, {"pipeline_parallel": 2}, "drafted tokens are not simulated with pipeline_parallel 2"),
+        ({}, {"tiers": [{"medium": "ddr5", "gib": 64}]}, "drafted tokens are not simulated with cache tiers"),
+        ({}, {"agents": {}}, "drafted tokens are not simulated with agents' objects"),
+        ({}, {"devices": {"attached": {"pim": {"device": "hbm2-pim"}}}}, "are not simulated with attached devices"),
+    ],
+)
+def test_pools_in_which_drafts_are_not_simulated(engine: dict[str, Any], pool: dict[str, Any], problem: str) -> None:
+    drafts = {"method": "mtp", "draft_tokens": 1}
+    with pytest.raises(ValidationError, match=problem):
+        PoolSpec.model_validate(
+            {"accelerator": "h200", "engine": {"name": "vllm", "speculation": drafts} | engine} | pool
+        )
+
+
+def test_n_grams_turn_overlap_off() -> None:
+    drafts = {"method": "ngram", "draft_tokens": 2, "acceptance": [0.5, 0.5]}
+    engine = EngineSpec.model_validate({"name": "vllm", "speculation": drafts})
+    assert not engine.overlap
+    assert not EngineSpec(name="vllm", speculation=engine.speculation).overlap
+    with pytest.raises(ValidationError, match=r"engine.overlap: vLLM has no asynchronous scheduling with ngram"):
+        PoolSpec(accelerator="h200", engine=EngineSpec(name="vllm", overlap=True, speculation=engine.speculation))
+
+
+def test_spaces(project: Path) -> None:
+    def spaced(speculation: str) -> Any:
+        execution = f"{{accelerators: [h200], engines: [vllm], speculation: {speculation}}}"
+        return load_study("studies/mine.yaml", [f"spec.space={{execution: {execution}, cache: {{tiers: []}}}}"])
+
+    drafts = "{method: eagle3, draft_tokens: 1, acceptance: [0.8]}"
+    assert len(spaced(f"[null, {drafts}]").space.spec.execution.speculation) == 2
+    with pytest.raises(SpecError) as caught:
+        spaced("[null, {method: mtp, draft_tokens: 1}]")
+    assert caught.value.key == "spec.space.execution.speculation.1.acceptance"
+    with pytest.raises(ValidationError, match="speculation: is simulated under vLLM alone"):
+        ExecutionSpace(
+            accelerators=["h200"], engines=["sglang"], speculation=[SpeculationSpec(method="mtp", draft_tokens=1)]
+        )
