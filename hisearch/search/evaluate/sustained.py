@@ -72,6 +72,7 @@ def sustained(
     score_of: ScoreOf,
     *,
     only_brief: bool = False,
+    to_the_end: bool = False,
 ) -> Evaluation:
     """Simulate a load for as long as its verdict takes.
 
@@ -82,18 +83,19 @@ def sustained(
         run: replays a trace at that load.
         score_of: scores a run.
         only_brief: whether the brief run alone is made, if there is one; feasible is then what it does not refuse.
+        to_the_end: whether a missed load is simulated as long as one that holds, for figures that are shown.
     """
     cycle_s, own_s = continuation.cycle_s / load, _own_span_s(continuation) / load
     request_s = own_s / len(continuation.trace)
     most_s = max(MOST_REQUESTS * request_s, own_s)
     least_s = max(LEAST_SPAN_S, own_s, _requests_needed(terms) * request_s)
     needed_s = min(least_s, most_s)
-    brief = cycle_s <= BRIEF * needed_s
+    brief = not to_the_end and cycle_s <= BRIEF * needed_s
     span_s = BRIEF * needed_s if brief else needed_s
     while True:
         stretch = stretch_of(span_s, cycle_s)
         trace = continuation.lasting(stretch.total_s * load)
-        result = run(trace, _give_up(trace, terms, stretch, load))
+        result = run(trace, NEVER if to_the_end else _give_up(trace, terms, stretch, load))
         score, refused = _decided(trace, result, stretch, score_of, brief)
         wanted_s = max(span_needed_s(score.metrics["e2e_p99_s"]), least_s)
         if brief and only_brief:
