@@ -130,16 +130,16 @@ def close_up(subject: Subject, workers: int, progress: Progress) -> Closeup:
     progress.started("closer look", len(jobs))
     seen = _run_all(jobs, workers, notes, progress)
     progress.finished()
-    own, *at_sizes = [one if isinstance(one, _Observation) else None for one in seen[: 1 + len(plans)]]
+    own, *at_sizes = [look if isinstance(look, _Observation) else None for look in seen[: 1 + len(plans)]]
     if own is None:
         return Closeup(subject.trial.number, (), (), None, (), None, tuple(notes))
     base, workers_over_time, tiers_over_time = own
-    results = [one.result if one is not None else None for one in at_sizes]
+    results = [look.result if look is not None else None for look in at_sizes]
     if not can_log(subject.world.trace):
         notes.append("the workers over time: the trace has too many tokens to keep every step")
     return Closeup(
         subject.trial.number,
-        tuple(one for one in seen if isinstance(one, LoadPoint)),
+        tuple(look for look in seen if isinstance(look, LoadPoint)),
         tuple(_latency_curves(base)),
         workers_over_time,
         tuple(_tier_curves(subject, base, dict(zip(plans, results, strict=True)))),
