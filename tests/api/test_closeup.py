@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,11 @@ from hisearch.api.deployments.replay import Replay
 from hisearch.api.studies.closeup import Subject
 from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.study import load_study
+from hisearch.cli.views.run import to_dict
 from hisearch.hardware.prices import CostBreakdown
 from hisearch.report.data.closeup import SHARES
+from hisearch.report.figures.closeup_drawings import first_break
+from hisearch.report.pages.page import growth
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.model.trial import Trial
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
@@ -38,6 +42,36 @@ def test_the_closer_look_agrees_with_its_trial(result: StudyResult) -> None:
     busy_s = sum(timeline.interval_s * sum(worker.busy) for worker in timeline.workers)
     whole_s = trial.metrics["utilisation"] * trial.metrics["makespan_s"] * len(timeline.workers)
     assert busy_s == pytest.approx(whole_s, rel=1e-2)
+
+
+def test_one_headroom_is_told_everywhere(result: StudyResult) -> None:
+    """The closer look judges loads as the search did: what it draws bears out the one figure that everything prints."""
+    assert result.closeup is not None
+    known = result.headroom
+    assert known is not None
+    assert known == result.outcome.headroom
+    verdicts = {point.load: point.holds for point in result.closeup.loads}
+    assert verdicts[known.load]
+    assert not verdicts[known.infeasible_load]
+    assert not [load for load in verdicts if known.load < load < known.infeasible_load]
+    data = result.report_input()
+    assert [term.holds for term in data.breaks] == [False] * len(data.breaks) != []
+    load, missed = f"{known.load:.3g}", f"{known.infeasible_load:.3g}"
+    (fact,) = growth(data)
+    assert (fact.value, fact.meaning[: 3 + len(missed)]) == (f"{load} ×", f"at {missed}")
+    assert first_break(data).startswith(f"Every term holds up to {load} times the study's load; at {missed} times, ")
+    assert to_dict(result)["recommendation"]["capacity"] == known
+    stored = json.loads((result.run_dir / "confidence.json").read_text())["headroom"]
+    assert (stored["load"], stored["infeasible_load"]) == (known.load, known.infeasible_load)
+
+
+def test_loads_of_the_closer_look_stand_in_where_the_search_tried_none(result: StudyResult) -> None:
+    untried = replace(result, outcome=replace(result.outcome, headroom=None))
+    assert result.closeup is not None
+    assert untried.headroom == result.closeup.headroom
+    assert untried.headroom is not None
+    assert untried.headroom.load == result.outcome.headroom.load  # type: ignore[union-attr]
+    assert replace(untried, closeup=None).headroom is None
 
 
 def test_another_deployment_s_closer_look_is_refused(result: StudyResult, tmp_path: Path) -> None:

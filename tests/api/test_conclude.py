@@ -138,6 +138,33 @@ def test_a_stored_run_recommends_the_same(result: StudyResult) -> None:
     assert stored.report_input().confidence == result.report_input().confidence
 
 
+def test_runner_ups_are_kept_with_the_run(result: StudyResult, tmp_path: Path) -> None:
+    """Those of the run are shown, whatever this version would choose; runs that kept none have them chosen anew."""
+    folder = tmp_path / "run"
+    shutil.copytree(result.run_dir, folder)
+    path, ours = folder / "confidence.json", result.recommendation
+    assert ours is not None
+    assert ours.runner_ups
+    document = json.loads(path.read_text())
+    document["recommendation"]["runner_ups"][0]["trade"] = "as it was put then"
+    path.write_text(json.dumps(document))
+    kept = hisearch.load_run(folder).recommendation
+    assert kept is not None
+    assert kept.runner_ups[0] == (ours.runner_ups[0][0], "as it was put then")
+    assert kept.runner_ups[1:] == ours.runner_ups[1:]
+    of_unknown = document["recommendation"]["runner_ups"][0] | {"trial": len(result.trials)}
+    path.write_text(
+        json.dumps(document | {"recommendation": document["recommendation"] | {"runner_ups": [of_unknown]}})
+    )
+    with pytest.raises(ValueError, match=rf"recommendation: expected trials of this run .*, got {len(result.trials)}"):
+        hisearch.load_run(folder)
+    del document["recommendation"]["runner_ups"]
+    path.write_text(json.dumps(document))
+    anew = hisearch.load_run(folder).recommendation
+    assert anew is not None
+    assert anew.runner_ups == ours.runner_ups
+
+
 def test_the_report_shows_it(result: StudyResult) -> None:
     shown = result.report_input().confidence
     assert shown is not None

@@ -31,6 +31,25 @@ def test_list_of_a_kind_describes_it_and_survives_broken_files(hisearch: Hisearc
     assert "broken" in hisearch("list", "SLO").out
 
 
+def test_a_document_is_copied_to_be_edited_and_then_comes_first(hisearch: Hisearch, workdir: Path) -> None:
+    copied = hisearch("list", "accelerator", "--copy", "h200")
+    place = workdir / "profiles" / "accelerators" / "h200.yaml"
+    assert (copied.code, copied.out) == (0, "profiles/accelerators/h200.yaml: edit it, it now comes first\n")
+    place.write_text(place.read_text().replace("description: ", "description: Ours, an "))
+    rows = {row["name"]: row for row in hisearch("list", "Accelerator", "--json").json["Accelerator"]}
+    assert rows["h200"]["path"] == str(place)
+    assert rows["h200"]["description"].startswith("Ours, an ")
+    again = hisearch("list", "Accelerator", "--copy", "h200")
+    assert again.code == 2
+    assert "is there already" in again.err
+    assert "Ours, an " in place.read_text()
+    assert "did you mean 'h200'" in hisearch("list", "Accelerator", "--copy", "h200x").err
+    assert "of which kind" in hisearch("list", "--copy", "h200").err
+    assert hisearch("list", "SLO", "--copy", "interactive-chat", "--json").json == {
+        "path": "slos/interactive-chat.yaml"
+    }
+
+
 def test_schema(hisearch: Hisearch, workdir: Path) -> None:
     assert hisearch("schema", "searchspace").json == json_schema("SearchSpace")
     assert hisearch("schema", "SLO", "-o", "slo.json").out == ""

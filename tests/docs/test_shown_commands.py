@@ -70,7 +70,6 @@ OTHERS = {
     ".engines/vllm-0.33.0/bin/python": "is such an environment's: tests/record/test_vllm.py",
     "git": "clones from an address that pages do not know",
     "cd": "belongs to the clone",
-    "mkdir": "makes a folder",
     "cp": "copies a file to a server",
     "vllm": "serves a model: tests/serving, tests/observe; results: tests/traces/test_benchmarks.py",
     "make": "sets up an environment: targets are checked below",

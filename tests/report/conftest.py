@@ -206,7 +206,7 @@ def make_input(count: int = 300, *, seed: int = 7, feasible: bool = True, **chan
         "recommendation": recommendation,
         "nearest_miss": nearest,
         "failure": "" if feasible else "Of 300 deployments none meets the SLO.",
-        "capacity": closeup.loads,
+        "headroom": closeup.headroom,
         "closeup": closeup,
         "costs": make_costs((shown, *([t for t, _ in recommendation.runner_ups] if recommendation else []))),
         "progress": {n: 1.0 - 0.9 ** (1 + n / 8) for n in range(count)},

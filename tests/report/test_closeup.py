@@ -16,8 +16,10 @@ from hisearch.report.data.confidence import ChanceConstrained, Confidence, read_
 from hisearch.report.figures import closeup as draw
 from hisearch.report.figures.closeup_drawings import closeup_drawings, first_break
 from hisearch.report.figures.importance import LEAST_TRIALS, importance, omega_squared
+from hisearch.report.figures.tornado import tornado
 from hisearch.report.pages.page import growth
-from hisearch.score.terms import RejectionCheck, TermCheck
+from hisearch.score.capacity import Capacity
+from hisearch.score.terms import LimitCheck, RejectionCheck, TermCheck
 
 
 def test_the_file_gives_back_what_was_written(build_closeup: Any, tmp_path: Path) -> None:
@@ -70,33 +72,49 @@ def test_a_torn_file_is_refused(tmp_path: Path) -> None:
         read_closeup(path)
 
 
-def test_the_first_term_to_break_is_named(build_closeup: Any) -> None:
-    assert first_break(build_closeup().loads) == (
+def test_the_first_term_to_break_is_named(build_input: Any, build_closeup: Any) -> None:
+    def words(*loads: LoadPoint) -> str:
+        closeup = replace(build_closeup(), loads=loads)
+        return first_break(build_input(closeup=closeup, headroom=closeup.headroom))
+
+    assert words(*build_closeup().loads) == (
         "Every term holds up to 1 times the study's load; at 1.5 times, the first to break is TPOT p99 (54.0 ms of at "
         "most 50 ms)."
     )
     easy = LoadPoint(2.0, 1.0, 1.0, (TermCheck("ttft_p99", 1.0, 2.0),))
     hard = LoadPoint(1.0, 1.0, 1.0, (TermCheck("ttft_p99", 3.0, 2.0),))
-    assert first_break((easy,)) == "Every term holds at every load that was simulated, up to 2 times the study's."
-    assert first_break((easy, hard)) == (
-        "Already at 1 times, what is missed is TTFT p99 (3.00 s of at most 2 s). All hold again at 2."
+    assert words(easy) == "Every term holds at every load that was simulated, up to 2 times the study's."
+    assert words(easy, hard) == (
+        "Already at 1 times, what is missed is TTFT p99 (3.00 s of at most 2 s). It is the other way round at 2."
     )
-    assert first_break((LoadPoint(1.0, 1.0, 1.0),)) == ""
+    assert words(LoadPoint(1.0, 1.0, 1.0)) == ""
 
 
 def test_how_far_the_load_may_grow(build_input: Any) -> None:
     (fact,) = growth(build_input())
     assert fact == ("Holds up to", "1 ×", "this load", "at 1.5 × TPOT p99 breaks")
-    easy = tuple(replace(point, terms=(TermCheck("ttft_p99", 1.0, 2.0),)) for point in build_input().capacity)
-    assert growth(build_input(capacity=easy))[0].value == "≥ 3 ×"
-    assert growth(build_input(capacity=())) == ()
-    data = build_input()
-    assert data.recommendation is not None
-    tried = [replace(data.recommendation.trial, number=900 + n, load=load) for n, load in enumerate((1.2, 1.4, 1.6))]
-    seen = replace(data, trials=(*data.trials, *tried[:1], replace(tried[1], feasible=False), tried[2]))
-    assert growth(seen)[0].value == "1.2 ×"  # what the search has seen to hold below the load that breaks
-    hard = tuple(replace(point, terms=(TermCheck("ttft_p99", 3.0, 2.0),)) for point in build_input().capacity)
-    assert growth(build_input(capacity=hard)) == ()
+    assert growth(build_input(headroom=Capacity(3.0, 1.0, math.inf, 4)))[0].value == "≥ 3 ×"
+    assert growth(build_input(headroom=None)) == ()
+    assert growth(build_input(headroom=Capacity(0.0, 0.0, 0.5, 4))) == ()
+
+
+def test_the_first_screen_the_load_tab_and_the_sensitivities_tell_one_headroom(build_input: Any) -> None:
+    """The search's figure, though the loads that were looked at around it are others."""
+    data = build_input(headroom=Capacity(1.2, 1.0, 1.25, 9))
+    assert growth(data)[0][1:] == ("1.2 ×", "this load", "at 1.25 × the SLO breaks")
+    assert first_break(data) == ("Every term holds up to 1.2 times the study's load; at 1.25 times, the SLO is missed.")
+    drawn = tornado(replace(data, confidence=Confidence(sensitivity={"next": None})))
+    assert drawn is not None
+    assert [swing.threshold for swing in drawn.swings] == ["+25 %"]
+
+
+def test_a_queue_that_grows_has_a_column_of_its_own(build_input: Any, build_closeup: Any) -> None:
+    terms = (TermCheck("ttft_p99", 1.0, 2.0),)
+    loads = (LoadPoint(1.0, 1.0, 1.0, terms), LoadPoint(2.0, 1.0, 1.0, (*terms, LimitCheck("queue_growth", 0.5, 0.1))))
+    drawing, _ = closeup_drawings(build_input(closeup=replace(build_closeup(), loads=loads)))[0]
+    assert drawing.table is not None
+    assert drawing.table.columns[3:] == ("TTFT p99", "Queue growth")
+    assert [row[-1] for row in drawing.table.rows] == ["none", "0.500 requests/s (missed)"]
 
 
 def test_the_use_of_a_bound_has_gaps_where_a_latency_has_no_value() -> None:
@@ -164,11 +182,10 @@ def test_confidence_is_read_strictly(tmp_path: Path) -> None:
     document = {
         "terms": {"ttft_p99": 0.93},
         "intervals": {"goodput_rps": [5, 6.5]},
-        "headroom": {"load": 1.2},
         "more": 1,
     }
     path.write_text(json.dumps(document), encoding="utf-8")
-    assert read_confidence(path) == Confidence({"ttft_p99": 0.93}, {"goodput_rps": (5.0, 6.5)}, {"load": 1.2})
+    assert read_confidence(path) == Confidence({"ttft_p99": 0.93}, {"goodput_rps": (5.0, 6.5)})
     earlier = {"surer": {"trial": 2, "sentence": "$9."}, "contenders": [], "all_terms": 0.5}
     path.write_text(json.dumps(earlier), encoding="utf-8")
     assert read_confidence(path) == Confidence(chance=0.5, chance_constrained=ChanceConstrained(2, "$9."))

@@ -84,7 +84,7 @@ def test_the_answer_comes_first_and_every_tab_has_a_link(build_input: Any) -> No
 
 
 def test_a_tab_without_content_is_left_out(build_input: Any) -> None:
-    page = Page(without_plotly(render(build_input(closeup=None, capacity=(), costs=()))))
+    page = Page(without_plotly(render(build_input(closeup=None, headroom=None, costs=()))))
     assert not {"load", "cache", "time"} & {a["id"] for a in page.all("section")}
 
 
@@ -169,7 +169,7 @@ def test_no_trial_at_all_still_makes_a_report(build_input: Any) -> None:
         recommendation=None,
         nearest_miss=None,
         failure="No deployment was simulated.",
-        capacity=(),
+        headroom=None,
         closeup=None,
         costs=(),
         progress={},
@@ -191,7 +191,7 @@ def confidence_of(data: Any) -> Confidence:
     }  # fmt: skip
     return Confidence(
         {"ttft_p99": 0.53, "tpot_p99": 0.975}, {"goodput_rps": (5.5, 6.5), "ttft_p99_s": (0.5, 90.0)},
-        {"load": 1.2, "infeasible_load": 1.3}, 0.8, "It holds in <b>half</b> of 64 draws.", False,
+        0.8, "It holds in <b>half</b> of 64 draws.", False,
         (Candidate(chosen.number, 8, 0.5, 0.25, (0.25, 0.75)), Candidate(other.number, 8, 1.0, 0.0, (0.75, 1.0))),
         (Rule("cheapest", chosen.number, "It is cheap.", "Half the baseline."),
          Rule("best_value", other.number, "The knee.", "")),

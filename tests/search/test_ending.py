@@ -240,6 +240,7 @@ def test_plain_lines_leave_empty_notes_out() -> None:
     progress.started("2 routing", 1)
     progress.advanced(1, "1 feasible", "", "1 stored by an earlier run")
     progress.finished()
+    progress.advanced(1)  # of no stage
     assert stream.getvalue().splitlines() == [
         "2 routing: up to 1",
         "2 routing: 1 of 1; 1 feasible; 1 stored by an earlier run",

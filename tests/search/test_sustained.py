@@ -5,15 +5,20 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hisearch.api.studies.study import Study
 from hisearch.score.capacity import Capacity, capacity
 from hisearch.score.evaluate import Score
 from hisearch.search.evaluate.simulation import Simulation
+from hisearch.search.evaluate.sustained import steady_run, sustained
+from hisearch.simulate.plans.fleet import GiveUp
+from hisearch.simulate.results.result import Result
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.documents.from_question import study_from_question
 from hisearch.specs.documents.question import Question
+from hisearch.traces.compiled import CompiledTrace
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "eight": ({"rate": 20.0, "slo": "ttft p99 < 2s, tpot p99 < 200ms"}, {"replicas": 8}),
@@ -100,6 +105,39 @@ def test_verdicts_turn_once_as_the_load_rises() -> None:
     verdicts = [simulation.evaluate_at(deployment, load).feasible for load in (0.5, 1.0, 1.4, 2.2, 3.0, 6.0)]
     assert verdicts == sorted(verdicts, reverse=True)
     assert (verdicts[0], verdicts[-1]) == (True, False)
+
+
+def test_a_simulation_of_a_load_lasts_as_long_as_the_searchs() -> None:
+    """So that ``hisearch simulate --load`` bears out the headroom that a study tells."""
+    simulation, deployment = simulation_of("eight", 2000)
+    world, fleet = simulation.world, simulation.fleet(deployment)
+    assert world.continuation is not None
+    lengths, terms = [], world.slo.terms
+
+    def run(trace: CompiledTrace, give_up: GiveUp) -> Result:
+        lengths.append(len(trace))
+        return simulation._run(fleet, trace, load, give_up)
+
+    def score_of(trace: CompiledTrace, result: Result, kept: np.ndarray | None) -> Score:
+        return simulation._score(deployment, fleet, trace, result, kept)
+
+    load = 1.05
+    assert sustained(world.continuation, load, terms, run, score_of).feasible
+    brief, whole = lengths
+    assert brief < whole == len(steady_run(world.continuation, load, terms)[0])
+
+
+def test_a_load_is_judged_alike_where_it_is_shown_and_a_missed_one_simulated_to_the_end() -> None:
+    simulation, deployment = simulation_of("eight", 2000)
+    held = simulation.evaluate_at(deployment, 1.3)
+    assert held.feasible
+    assert simulation.evaluate_at(deployment, 1.3, to_the_end=True) == held
+    given_up = simulation.evaluate_at(deployment, 6.0)
+    shown = simulation.evaluate_at(deployment, 6.0, to_the_end=True)
+    assert not given_up.feasible
+    assert not shown.feasible
+    assert shown.metrics["queue_growth_rps"] > 0
+    assert shown.metrics["makespan_s"] > given_up.metrics["makespan_s"]
 
 
 def test_a_closed_loop_has_no_load_to_raise() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.resolve import load_deployment
 from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.machines.parallelism import nodes_per_worker, workers_per_node
-from hisearch.specs.studies.slo import SloSpec
+from hisearch.specs.studies.slo import SloSpec, SloTerm
 from hisearch.specs.workloads.workload import GeneratorSpec
 from hisearch.traces.agents import is_closed
 from hisearch.traces.changes.continuation import continuation_of
@@ -288,7 +288,8 @@ def simulate_deployment(
             f"load {load:g}: a population of agents calls in a closed loop, in which nothing arrives faster; set its "
             "number (spec.agents.agents)"
         )
-    compiled, stretch = _at_load(compiled, load, generator, seed, carry_on)
+    terms = slo_spec.terms if slo_spec is not None else ()
+    compiled, stretch = _at_load(compiled, load, generator, seed, terms if carry_on else None)
     result = simulate_fleet(fleet, compiled, seed=seed, horizon_s=horizon_s, load=load, log=log)
     costs = pool_costs(resolved.hardware, resolved.deployment)
     cost = mean_cost(costs, resolved.deployment, result.mean_workers)
@@ -299,9 +300,9 @@ def simulate_deployment(
 
 
 def _at_load(
-    trace: CompiledTrace, load: float, generator: GeneratorSpec | None, seed: int, carry_on: bool
+    trace: CompiledTrace, load: float, generator: GeneratorSpec | None, seed: int, terms: Sequence[SloTerm] | None
 ) -> tuple[CompiledTrace, Stretch | None]:
-    """The trace, carried on above its own load; and the parts of its run then.
+    """The trace, carried on above its own load to show these terms, unless None; and the parts of its run then.
 
     Raises:
         ValueError: another load is given, and the trace has none that could be changed.
@@ -314,7 +315,7 @@ def _at_load(
             f"load {load:g}: all first turns of {trace.name} arrive at once, or its agents wait for each other: a "
             "closed loop has no arrival rate. Change the number of its users or agents instead"
         )
-    return steady_run(continuation, load) if load > 1.0 and carry_on else (trace, None)
+    return steady_run(continuation, load, terms) if load > 1.0 and terms is not None else (trace, None)
 
 
 def plan_deployment(resolved: ResolvedDeployment) -> FleetPlan:

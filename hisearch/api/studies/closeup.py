@@ -29,11 +29,11 @@ from hisearch.report.data.closeup import (
 )
 from hisearch.report.figures.tiers import tier_timeline, tier_uses
 from hisearch.score.stated import percentile_of, spoken_of, stated
-from hisearch.search.evaluate.sustained import steady_run
 from hisearch.search.model.job import TRIAL_ERRORS
 from hisearch.search.model.trial import Trial
 
 if TYPE_CHECKING:
+    from hisearch.score.capacity import Capacity
     from hisearch.search.evaluate.simulation import Simulation
     from hisearch.search.evaluate.world import World
     from hisearch.search.records.progress import Progress
@@ -47,8 +47,9 @@ _GIB = float(2**30)
 #: Loads to simulate where the deployment's capacity is unknown.
 LOADS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 
-#: Loads to simulate around the smallest load that misses the SLO, as shares of it; load 1 is added.
-AROUND = (0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.6)
+#: Loads to simulate around the smallest load that misses the SLO, as shares of it; it, the largest that holds and 1 are
+#: added, and none between these two is tried: the search's figure stays the one figure.
+AROUND = (0.5, 0.75, 0.9, 1.1, 1.25, 1.6)
 
 #: Sizes of a tier, as shares of the deployment's.
 TIER_SHARES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
@@ -63,12 +64,12 @@ MOST_LOGGED = 40_000_000
 
 @dataclass(frozen=True)
 class Subject:
-    """A deployment in its study's world. smallest_miss: smallest load known to miss the SLO, or inf."""
+    """A deployment in its study's world. headroom: the search's; None where it tried no other load."""
 
     trial: Trial
     simulation: Simulation
     replay: Replay
-    smallest_miss: float = math.inf
+    headroom: Capacity | None = None
 
     @property
     def world(self) -> World:
@@ -89,22 +90,17 @@ class Subject:
         resized_pool = pool.model_copy(update={"tiers": tiers})
         return self.simulation.plan(resized_pool) if self.simulation.can_build(resized_pool) else None
 
-    def at_load(self, load: float) -> _Observation:
-        """Simulate it at a load, for as long as a steady state takes to show."""
-        world = self.world
-        if world.continuation is None or load == 1.0:
-            trace, result, stretch = world.trace, self.simulate(load=load), None
-        else:
-            trace, stretch = steady_run(world.continuation, world.load * load)
-            result = self.replay.simulate(trace, load=world.load * load, seed=world.seed)
-        score = self.replay.score(trace, result, stretch=stretch)
-        point = LoadPoint(load, score.metrics["attainment"], score.metrics["goodput_rps"], score.slo)
-        return _Observation(result, point=point)
+    def at_load(self, load: float) -> LoadPoint:
+        """The deployment at a load, judged as the search judges it: over the same span, by the same terms."""
+        trial = self.trial
+        own = load == 1.0
+        seen = trial if own else self.simulation.evaluate_at(trial.deployment, load, to_the_end=True)
+        return LoadPoint(load, seen.metrics["attainment"], seen.metrics["goodput_rps"], seen.slo)
 
-    def simulate(self, *, load: float = 1.0, plan: WorkerPlan | None = None, log: bool = False) -> Result:
-        """Simulate it on the study's trace. load: factor on the study's load. plan: replaces the first pool's."""
+    def simulate(self, *, plan: WorkerPlan | None = None, log: bool = False) -> Result:
+        """Simulate it on the study's trace, at the study's load. plan: replaces the first pool's."""
         world = self.world
-        return self.replay.simulate(world.trace, load=world.load * load, seed=world.seed, plan=plan, log=log)
+        return self.replay.simulate(world.trace, load=world.load, seed=world.seed, plan=plan, log=log)
 
 
 def close_up(subject: Subject, workers: int, progress: Progress) -> Closeup:
@@ -126,27 +122,27 @@ def close_up(subject: Subject, workers: int, progress: Progress) -> Closeup:
         if share != 1.0 and (plan := subject.resized(index, share)) is not None
     }
     jobs: list[_Job] = [("the steps", partial(_over_time, subject))]
-    jobs += [(f"load {load:g}", partial(subject.at_load, load)) for load in loads]
     jobs += [
         (f"tier {index + 1} at {share:g} of its size", partial(_observe, subject, plan))
         for (index, share), plan in plans.items()
     ]
+    jobs += [(f"load {load:g}", partial(subject.at_load, load)) for load in loads]
     progress.started("closer look", len(jobs))
-    observations = _run_all(jobs, workers, notes, progress)
+    seen = _run_all(jobs, workers, notes, progress)
     progress.finished()
-    if observations[0] is None:
+    own, *at_sizes = [look if isinstance(look, _Observation) else None for look in seen[: 1 + len(plans)]]
+    if own is None:
         return Closeup(subject.trial.number, (), (), None, (), None, tuple(notes))
-    base, workers_over_time, tiers_over_time, _ = observations[0]
-    results = [observation.result if observation is not None else None for observation in observations]
-    at_sizes = results[1 + len(loads) :]
+    base, workers_over_time, tiers_over_time = own
+    results = [look.result if look is not None else None for look in at_sizes]
     if not can_log(subject.world.trace):
         notes.append("the workers over time: the trace has too many tokens to keep every step")
     return Closeup(
         subject.trial.number,
-        tuple(seen.point for seen in observations if seen is not None and seen.point is not None),
+        tuple(look for look in seen if isinstance(look, LoadPoint)),
         tuple(_latency_curves(base)),
         workers_over_time,
-        tuple(_tier_curves(subject, base, dict(zip(plans, at_sizes, strict=True)))),
+        tuple(_tier_curves(subject, base, dict(zip(plans, results, strict=True)))),
         _ideal(subject, base),
         tuple(notes),
         _tier_uses(subject, base),
@@ -161,10 +157,9 @@ class _Observation(NamedTuple):
     result: Result
     workers: WorkerTimeline | None = None
     tiers: TierTimeline | None = None
-    point: LoadPoint | None = None
 
 
-_Job = tuple[str, Callable[[], _Observation]]
+_Job = tuple[str, Callable[[], _Observation | LoadPoint]]
 
 
 def _observe(subject: Subject, plan: WorkerPlan) -> _Observation:
@@ -180,18 +175,20 @@ def _over_time(subject: Subject) -> _Observation:
     return _Observation(replace(result, log=None), _timeline(result), tiers)
 
 
-def _run_all(jobs: Sequence[_Job], workers: int, notes: list[str], progress: Progress) -> list[_Observation | None]:
+def _run_all(
+    jobs: Sequence[_Job], workers: int, notes: list[str], progress: Progress
+) -> list[_Observation | LoadPoint | None]:
     """Results in order; None and a note where the engine itself would fail."""
     from joblib import Parallel, delayed
 
-    def attempt(name: str, make: Callable[[], _Observation]) -> tuple[_Observation | None, str]:
+    def attempt(name: str, make: Callable[[], _Observation | LoadPoint]) -> tuple[_Observation | LoadPoint | None, str]:
         try:
             return make(), ""
         except TRIAL_ERRORS as error:
             return None, f"{name}: {error}"
 
     pool = Parallel(n_jobs=workers, backend="threading", return_as="generator")
-    results: list[_Observation | None] = []
+    results: list[_Observation | LoadPoint | None] = []
     for result, note in pool(delayed(attempt)(name, make) for name, make in jobs):
         results.append(result)
         notes += [note] if note else []
@@ -200,9 +197,12 @@ def _run_all(jobs: Sequence[_Job], workers: int, notes: list[str], progress: Pro
 
 
 def _loads(subject: Subject) -> list[float]:
-    if not math.isfinite(subject.smallest_miss):
-        return list(LOADS)
-    return sorted({1.0, *(float(f"{share * subject.smallest_miss:.3g}") for share in AROUND)})
+    known = subject.headroom
+    if known is None or not math.isfinite(known.infeasible_load):
+        return sorted({*LOADS, *([known.load] if known is not None else [])})
+    low, high = known.load, known.infeasible_load
+    around = {1.0, *(float(f"{share * high:.3g}") for share in AROUND)}
+    return sorted({load for load in around if not low < load < high} | {low, high} - {0.0})
 
 
 def _latency_curves(result: Result) -> list[LatencyCurve]:

@@ -40,4 +40,4 @@ class Figures:
         """SLO attainment of the recommendation against load."""
         from hisearch.report.figures.closeup import figure_loads
 
-        return figure_loads(self.report_input().capacity)
+        return figure_loads(self.report_input().loads)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
 import shutil
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from hisearch.report.data.confidence import Confidence
     from hisearch.report.data.inputs import ReportInput
     from hisearch.report.data.spare import Spare
+    from hisearch.score.capacity import Capacity
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.evaluate.simulation import Simulation
     from hisearch.search.model.trial import Recommendation, Trial
@@ -117,6 +117,11 @@ class StudyResult(Shown):
     def highlighted(self) -> Trial | None:
         """The recommended trial, or the nearest miss where there is none."""
         return self.recommendation.trial if self.recommendation is not None else self.nearest_miss
+
+    @property
+    def headroom(self) -> Capacity | None:
+        """The largest load that the highlighted trial holds: the search's, else the closer look's; None without one."""
+        return self.outcome.headroom or (self.closeup.headroom if self.closeup is not None else None)
 
     @property
     def stopped(self) -> str:
@@ -255,8 +260,6 @@ class StudyResult(Shown):
     def report_input(self) -> ReportInput:
         """The input of the report.
 
-        ``capacity`` excludes the search's own simulations at other loads: they stop once their verdict is certain.
-
         Raises:
             ValueError: the run folder's ``confidence.json`` is invalid.
         """
@@ -297,7 +300,7 @@ class StudyResult(Shown):
             not_exported=refused.read_text(encoding="utf-8").strip() if refused and refused.is_file() else "",
             formats=self.formats,
             formats_brief=brief_formats(self.resolved.model.spec, chosen, self._likely_own_formats),
-            capacity=self.closeup.loads if self.closeup is not None else (),
+            headroom=self.headroom,
             closeup=self.closeup,
             confidence=self.confidence,
             run=shlex.quote(str(self.run_dir)),
@@ -326,11 +329,9 @@ class StudyResult(Shown):
         from hisearch.api.studies.closeup import Subject, close_up
         from hisearch.search.records.progress import SilentProgress
 
-        trial, headroom = self.highlighted, self.outcome.headroom
-        if trial is None:
+        if (trial := self.highlighted) is None:
             return replace(self, closeup=None)
-        smallest_miss = headroom.infeasible_load if headroom is not None else math.inf
-        subject = Subject(trial, self.simulation, self.replay_of(trial), smallest_miss)
+        subject = Subject(trial, self.simulation, self.replay_of(trial), self.outcome.headroom)
         return replace(self, closeup=close_up(subject, workers or os.cpu_count() or 1, progress or SilentProgress()))
 
     def write(self, run_dir: str | Path) -> tuple[Path, ...]:

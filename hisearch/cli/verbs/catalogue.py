@@ -18,17 +18,25 @@ def list_(
     kind: Annotated[
         str | None, typer.Argument(metavar="[KIND]", help="Study, SLO, SearchSpace, Workload, Model, …")
     ] = None,
+    copy: Annotated[
+        str | None, typer.Option("--copy", metavar="NAME", help="Copy this document into the folder, to be edited.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """List the catalogue.
 
-    That is the working directory's documents (./studies, ./slos, ./profiles/…) and those that ship.
+    That is the working directory's documents (./studies, ./slos, ./profiles/…) and those that ship. The former come
+    first: a copy takes the place of what ships.
     """
     from hisearch.cli import output
     from hisearch.specs.documents.catalogue import Catalogue
     from hisearch.specs.documents.kinds import KINDS
 
     catalogue = Catalogue()
+    if copy is not None:
+        path = _copied(catalogue, "" if kind is None else known_kind(kind), copy)
+        output.result(as_json, lambda: {"path": path}, lambda: output.say(f"{path}: edit it, it now comes first"))
+        return
     if kind is None:
         names = {name: catalogue.names(name) for name in KINDS}
         listing = [(name, ", ".join(documents)) for name, documents in names.items()]
@@ -69,6 +77,26 @@ def known_kind(name: str) -> str:
     if name.lower() not in by_name:
         raise typer.BadParameter(f"no kind '{name}'{unknown(name, list(KINDS))}", param_hint="KIND")
     return by_name[name.lower()]
+
+
+def _copied(catalogue: Catalogue, kind: str, name: str) -> str:
+    """Path, from the working directory, of a new copy of a document.
+
+    Raises:
+        typer.BadParameter: no kind is given, or a file is there already.
+        UnknownReferenceError: there is no such document.
+    """
+    from hisearch.specs.documents.kinds import FOLDERS
+
+    if not kind:
+        raise typer.BadParameter("of which kind? hisearch list KIND --copy NAME", param_hint="--copy")
+    original = catalogue.locate(kind, name)
+    place = Path(FOLDERS[kind]) / original.name
+    if place.exists():
+        raise typer.BadParameter(f"{place} is there already: edit it", param_hint="--copy")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(original.read_bytes())
+    return str(place)
 
 
 def _entry(catalogue: Catalogue, kind: str, name: str) -> dict[str, str]:

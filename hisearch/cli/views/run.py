@@ -164,7 +164,7 @@ def _figures(result: StudyResult, trial: Trial) -> dict[str, str]:
         "price per month": f"{usd(metrics['usd_per_hour'] * HOURS_PER_MONTH)} ({HOURS_PER_MONTH:g} hours)",
         "per million tokens": f"{usd(metrics['usd_per_million_tokens'])} (prompt and output)",
     }
-    headroom = result.outcome.headroom
+    headroom = result.headroom
     if result.recommendation is not None and headroom is not None and headroom.load > 0:
         figures["load"] = (
             f"{format_percent(1 / headroom.load)} of the largest at which the SLO holds "
@@ -251,7 +251,7 @@ def warnings(result: StudyResult) -> tuple[str, ...]:
 
 def to_dict(result: StudyResult) -> dict[str, Any]:
     """A result for machines; see docs/json.md."""
-    best, headroom = result.recommendation, result.outcome.headroom
+    best, headroom = result.recommendation, result.headroom
     recommendation = None
     if best is not None:
         recommendation = {

@@ -170,7 +170,7 @@ def _short(result: StudyResult, deployment: DeploymentSpec) -> str:
 
 def _headroom(result: StudyResult, asked: Asked) -> str:
     """The largest rate that was simulated and held."""
-    capacity, rate = result.outcome.headroom, asked.question.rate
+    capacity, rate = result.headroom, asked.question.rate
     if result.recommendation is None:
         return ""
     if rate is None:

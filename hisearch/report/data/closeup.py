@@ -6,7 +6,9 @@ simulating.
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,6 +17,7 @@ import numpy as np
 from pydantic import AliasChoices, Field
 
 from hisearch.report.data.stored import read_stored
+from hisearch.score.capacity import Capacity
 from hisearch.score.terms import Check
 
 #: Version of ``closeup.json``, as in ``_Version``.
@@ -37,6 +40,11 @@ class LoadPoint:
     attainment: float
     goodput_rps: float
     terms: tuple[Check, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether every term holds."""
+        return all(term.holds for term in self.terms)
 
 
 @dataclass(frozen=True)
@@ -193,6 +201,17 @@ class Closeup:
     tier_uses: tuple[TierUse, ...] = ()
     tier_timeline: TierTimeline | None = None
     too_short: str = ""
+
+    @property
+    def headroom(self) -> Capacity | None:
+        """The largest load before the first that misses, among those looked at; None without any."""
+        points = sorted((point for point in self.loads if point.terms), key=lambda point: point.load)
+        held = list(itertools.takewhile(lambda point: point.holds, points))
+        if not points:
+            return None
+        missed = points[len(held)].load if len(held) < len(points) else math.inf
+        load, goodput_rps = (held[-1].load, held[-1].goodput_rps) if held else (0.0, 0.0)
+        return Capacity(load, goodput_rps, missed, len(points))
 
     def to_json(self) -> str:
         """The text of ``closeup.json``; infinite figures as ``Infinity``, as Python writes them."""

@@ -97,7 +97,7 @@ class Priced:
 
 @dataclass(frozen=True)
 class Confidence:
-    """terms: label -> probability, 0 to 1. intervals: metric -> (low, high). headroom: as written.
+    """terms: label -> probability, 0 to 1. intervals: metric -> (low, high).
 
     chance: probability that the recommendation meets the whole SLO, None where not stated; chance_range: its confidence
     interval. level: of the intervals, None where not stated. summary: as text. satisfied: whether the requested
@@ -112,7 +112,6 @@ class Confidence:
 
     terms: Mapping[str, _Probability] = field(default_factory=dict)
     intervals: Mapping[str, _Interval] = field(default_factory=dict)
-    headroom: Mapping[str, Any] = field(default_factory=dict)
     level: _Probability | None = None
     summary: str = ""
     satisfied: bool | None = None

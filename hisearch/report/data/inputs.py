@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hisearch.report.data.closeup import Closeup, LoadPoint
 from hisearch.report.data.confidence import Confidence
 from hisearch.report.data.spare import Spare
+from hisearch.score.capacity import Capacity
 from hisearch.score.quantities import percent
+from hisearch.score.terms import Check
 from hisearch.search.model.trial import Recommendation, Trial, metric_of
 from hisearch.search.select.rivals import Rival
 from hisearch.specs.base import Evidence
@@ -124,7 +127,8 @@ class ReportInput:
     reason, failure_heading its heading. cut_short: a note on a search cut short by its budget, or "". not_exported:
     why the recommendation has no launch scripts, or "". formats: a note on formats narrower than the checkpoint's,
     or "". cut_short_brief, formats_brief: the same in half a line.
-    capacity: the recommendation at other loads, if that was simulated.
+    headroom: the largest load that the highlighted trial holds and the smallest that it misses; None where no other
+    load was tried.
     progress: simulation number -> hypervolume of the front so far.
     costs: of the recommendation and its runner-ups, or of the nearest miss. closeup: of the highlighted deployment, if
     made. confidence: how sure the recommendation is, if known. so_far: of a study that has not ended; its
@@ -154,7 +158,7 @@ class ReportInput:
     not_exported: str = ""
     formats: str = ""
     formats_brief: str = ""
-    capacity: tuple[LoadPoint, ...] = ()
+    headroom: Capacity | None = None
     progress: Mapping[int, float] = field(default_factory=dict)
     costs: tuple[CostRow, ...] = ()
     closeup: Closeup | None = None
@@ -182,6 +186,18 @@ class ReportInput:
     def highlighted(self) -> Trial | None:
         """The recommended trial, else the nearest miss."""
         return self.recommendation.trial if self.recommendation is not None else self.nearest_miss
+
+    @property
+    def loads(self) -> tuple[LoadPoint, ...]:
+        """The highlighted trial at other loads, if that was simulated."""
+        return self.closeup.loads if self.closeup is not None else ()
+
+    @property
+    def breaks(self) -> tuple[Check, ...]:
+        """What is missed at the smallest load that is; empty where that load's terms are unknown, or nothing is."""
+        least = math.inf if self.headroom is None else self.headroom.infeasible_load
+        point = next((point for point in self.loads if point.load == least), None)
+        return () if point is None else tuple(term for term in point.terms if not term.holds)
 
     @property
     def title_of_chosen(self) -> str:

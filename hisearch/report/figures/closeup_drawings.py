@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hisearch.report.data.closeup import SHARES, IdealCache, LatencyCurve, WorkerTimeline
-from hisearch.report.data.inputs import CostRow, LoadPoint, ReportInput
+from hisearch.report.data.inputs import CostRow, ReportInput
 from hisearch.report.figures import closeup as draw
 from hisearch.report.figures.drawing import Drawing, NumberTable, drawing
 from hisearch.report.figures.importance import Importance, importance
@@ -30,8 +30,8 @@ def closeup_drawings(data: ReportInput) -> list[tuple[Drawing, go.Figure]]:
     built = []
     closeup = data.closeup
     label = data.format_chosen
-    if data.capacity:
-        built.append((_loads(data.capacity, label), draw.figure_loads(data.capacity)))
+    if data.loads:
+        built.append((_loads(data, label), draw.figure_loads(data.loads)))
     if closeup is not None and closeup.latencies:
         built.append((_latencies(closeup.latencies, label), draw.figure_latencies(closeup.latencies, data.slo)))
     if closeup is not None and closeup.ideal is not None:
@@ -52,37 +52,37 @@ def importance_drawing(data: ReportInput) -> list[tuple[Drawing, go.Figure]]:
     return [(_importance(shares), draw.figure_importance(shares))] if shares is not None else []
 
 
-def first_break(points: Sequence[LoadPoint]) -> str:
-    """A sentence on the load up to which all terms hold and the first to fail; "" without known terms."""
-    tested = sorted((point for point in points if point.terms), key=lambda point: point.load)
-    if not tested:
+def first_break(data: ReportInput) -> str:
+    """A sentence on the load up to which all terms hold and the first to fail; "" where no load was tried."""
+    known = data.headroom
+    if known is None:
         return ""
-    held = [point.load for point in tested if all(term.holds for term in point.terms)]
-    first = next((point for point in tested if point.load not in held), None)
-    missed = [line for line in term_lines(first.terms if first is not None else ()) if not line.met]
-    return text(
-        "figures",
-        "first_break",
-        tested[-1].load,
-        first.load if first is not None else None,
-        [f"{line.term} ({line.value} of at most {line.bound})" for line in missed],
-        held,
-    )
+    tested = [point for point in data.loads if point.terms]
+    exceptions = [point.load for point in tested if point.holds == (point.load > known.load)]
+    missed = [f"{line.term} ({line.value} of at most {line.bound})" for line in term_lines(data.breaks)]
+    first = known.infeasible_load if math.isfinite(known.infeasible_load) else None
+    return text("figures", "first_break", known.load, first, missed, sorted(exceptions))
 
 
-def _loads(points: Sequence[LoadPoint], label: str) -> Drawing:
+def _loads(data: ReportInput, label: str) -> Drawing:
+    points = sorted(data.loads, key=lambda point: point.load)
+    values = [
+        {line.term: f"{line.value}{'' if line.met else ' (missed)'}" for line in term_lines(point.terms)}
+        for point in points
+    ]
+    terms = list(dict.fromkeys(term for of_point in values for term in of_point))
     rows = [
         (
             f"{point.load:.3g}",
             percent(point.attainment),
             significant(point.goodput_rps),
-            *(f"{line.value}{'' if line.met else ' (missed)'}" for line in term_lines(point.terms)),
+            *(of_point.get(term, "none") for term in terms),  # a queue that does not grow has no line
         )
-        for point in sorted(points, key=lambda point: point.load)
+        for point, of_point in zip(points, values, strict=True)
     ]
-    columns = ("Load", "Good requests", "Goodput (requests/s)", *(line.term for line in term_lines(points[0].terms)))
+    columns = ("Load", "Good requests", "Goodput (requests/s)", *terms)
     table = NumberTable(f"The {label} by load", columns, tuple(rows))
-    return drawing("capacity", "tall half", label, points, first_break(points), table=table)
+    return drawing("capacity", "tall half", label, points, first_break(data), table=table)
 
 
 def _latencies(curves: Sequence[LatencyCurve], label: str) -> Drawing:

@@ -66,7 +66,7 @@ def tornado(data: ReportInput) -> Tornado | None:
     known = data.confidence or Confidence()
     if data.recommendation is None or not known.sensitivity:
         return None
-    changes = [*_steps(data, known.sensitivity), *_prices(data, known.sensitivity), *_load(known)]
+    changes = [*_steps(data, known.sensitivity), *_prices(data, known.sensitivity), *_load(data, known)]
     settings = _settings(data, known.sensitivity)
     if not changes and not settings:
         return None
@@ -127,16 +127,15 @@ def _prices(data: ReportInput, sensitivity: Mapping[str, Any]) -> list[_Entry]:
     return entries
 
 
-def _load(known: Confidence) -> list[_Entry]:
-    breaks = known.headroom.get("infeasible_load")
-    holds = known.headroom.get("load")
-    if not isinstance(holds, int | float) or holds <= 0:
+def _load(data: ReportInput, known: Confidence) -> list[_Entry]:
+    headroom = data.headroom
+    if headroom is None or headroom.load <= 0:
         return []
-    if not isinstance(breaks, int | float) or not math.isfinite(breaks):
-        return [("load", "More load", "the SLO still holds", float(holds) - 1.0, True)]
+    if math.isinf(headroom.infeasible_load):
+        return [("load", "More load", "the SLO still holds", headroom.load - 1.0, True)]
     follows = known.sensitivity.get("next") or {}
     instead = _instead(follows.get("instead"), follows.get("instead_usd_per_hour"))
-    return [("load", "More load", f"the SLO is missed{instead}", float(breaks) - 1.0, False)]
+    return [("load", "More load", f"the SLO is missed{instead}", headroom.infeasible_load - 1.0, False)]
 
 
 def _settings(data: ReportInput, sensitivity: Mapping[str, Any]) -> tuple[Setting, ...]:

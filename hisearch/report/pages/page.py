@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -102,30 +101,14 @@ def key_facts(trial: Trial, confidence: Confidence | None = None) -> tuple[Fact,
 
 def growth(data: ReportInput) -> tuple[Fact, ...]:
     """The largest simulated load at which every term holds, and the term that breaks next; () without loads."""
-    points = sorted((point for point in data.capacity if point.terms), key=lambda point: point.load)
-    held_points = list(itertools.takewhile(lambda point: all(term.holds for term in point.terms), points))
-    if not held_points:
+    known = data.headroom
+    if known is None or known.load <= 0.0:
         return ()
-    broken = points[len(held_points)] if len(held_points) < len(points) else None
-    least = math.inf if broken is None else broken.load
-    load = _largest_load(data, held_points[-1].load, least)
-    searched = data.confidence.headroom if data.confidence is not None else {}
-    if searched:
-        load, least = searched["load"], searched["infeasible_load"] or math.inf
-    if math.isinf(least):
-        return (Fact("Holds up to", f"≥ {load:.3g} ×", "this load", "every SLO term; more was not tried"),)
-    missed = [] if broken is None else [line.term for line in term_lines(broken.terms) if not line.met]
-    meaning = f"at {least:.3g} × {listed(missed) or 'the SLO'} breaks"
-    return (Fact("Holds up to", f"{load:.3g} ×", "this load", meaning),)
-
-
-def _largest_load(data: ReportInput, low: float, high: float) -> float:
-    """The largest load between at which the search saw the recommendation hold; ``low`` without one."""
-    if data.recommendation is None:
-        return low
-    best = data.recommendation.trial.deployment
-    held_loads = (t.load for t in data.trials if t.deployment == best and t.slice_fraction == 1.0 and t.feasible)
-    return max((load for load in held_loads if low < load < high), default=low)
+    if math.isinf(known.infeasible_load):
+        return (Fact("Holds up to", f"≥ {known.load:.3g} ×", "this load", "every SLO term; more was not tried"),)
+    missed = listed([line.term for line in term_lines(data.breaks)]) or "the SLO"
+    meaning = f"at {known.infeasible_load:.3g} × {missed} breaks"
+    return (Fact("Holds up to", f"{known.load:.3g} ×", "this load", meaning),)
 
 
 #: Metric -> name, format, unit, meaning.

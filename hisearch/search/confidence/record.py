@@ -37,7 +37,8 @@ def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
     assessment, best, headroom = conclusion.assessment, conclusion.recommendation, conclusion.headroom
     chance = "" if assessment is None else format_chance(assessment, varied)
     return {
-        "recommendation": _recommended(best),
+        "recommendation": _recommended(best)
+        | {"runner_ups": [{"trial": trial.number, "trade": trade} for trial, trade in best.runner_ups]},
         "at_least": conclusion.at_least,
         "satisfied": conclusion.satisfied,
         "summary": " ".join(text for text in (chance, format_required_probability(conclusion)) if text),
@@ -203,13 +204,18 @@ def stored_conclusion(
     stored, headroom = data.get("recommendation"), data.get("headroom")
     if stored is None:  # written by another program
         return None
-    chosen = next((trial for trial in trials if trial.number == stored["trial"]), None)
-    if chosen is None or not chosen.feasible:
-        raise ValueError(f"{path}: recommendation.trial: expected a trial of this run that meets the SLO, got {stored}")
+    feasible = {trial.number: trial for trial in trials if trial.meets_slo}
+    kept = stored.get("runner_ups")
+    unknown = [number for number in (stored["trial"], *(row["trial"] for row in kept or ())) if number not in feasible]
+    if unknown:
+        raise ValueError(f"{path}: recommendation: expected trials of this run that meet the SLO, got {unknown[0]}")
+    chosen = feasible[stored["trial"]]
     recommendation = Recommendation(
         chosen,
         stored["reason"],
-        runner_ups(chosen, [trial for trial in trials if trial.comparable and trial.feasible], objectives),
+        runner_ups(chosen, list(feasible.values()), objectives)  # runs of earlier versions did not keep them
+        if kept is None
+        else tuple((feasible[row["trial"]], row["trade"]) for row in kept),
         stored["rule"],
         _stored_baseline(data["baseline"]),
         stored["against_baseline"],

@@ -174,12 +174,18 @@ class Simulation:
         return self._scored(job.deployment, self.fleet(job.deployment), self.slice(job.slice_fraction), job.load)
 
     def evaluate_at(
-        self, deployment: DeploymentSpec, load: float, fleet: FleetPlan | None = None, *, brief: bool = False
+        self,
+        deployment: DeploymentSpec,
+        load: float,
+        fleet: FleetPlan | None = None,
+        *,
+        brief: bool = False,
+        to_the_end: bool = False,
     ) -> Evaluation:
         """Whether a deployment carries ``load`` times the study's own load in a steady state.
 
-        fleet: another plan of it. brief: see ``sustained.sustained``. A larger population is another trace; it is
-        simulated once.
+        fleet: another plan of it. brief, to_the_end: see ``sustained.sustained``. A larger population is another trace;
+        it is simulated once.
 
         Raises:
             ValueError: the deployment cannot be built or simulated.
@@ -198,6 +204,7 @@ class Simulation:
             lambda trace, give_up: self._run(plan, trace, load, give_up),
             lambda trace, result, kept: self._score(deployment, plan, trace, result, kept),
             only_brief=brief,
+            to_the_end=to_the_end,
         )
 
     def evaluate_disturbed(

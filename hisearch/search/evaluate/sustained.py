@@ -72,6 +72,7 @@ def sustained(
     score_of: ScoreOf,
     *,
     only_brief: bool = False,
+    to_the_end: bool = False,
 ) -> Evaluation:
     """Simulate a load for as long as its verdict takes.
 
@@ -82,23 +83,24 @@ def sustained(
         run: replays a trace at that load.
         score_of: scores a run.
         only_brief: whether the brief run alone is made, if there is one; feasible is then what it does not refuse.
+        to_the_end: whether a missed load is simulated for the whole span too, for figures that are shown.
     """
-    cycle_s, own_s = continuation.cycle_s / load, _own_span_s(continuation) / load
-    request_s = own_s / len(continuation.trace)
-    most_s = max(MOST_REQUESTS * request_s, own_s)
-    least_s = max(LEAST_SPAN_S, own_s, _requests_needed(terms) * request_s)
+    cycle_s, (least_s, most_s) = continuation.cycle_s / load, _spans_s(continuation, load, terms)
     needed_s = min(least_s, most_s)
     brief = cycle_s <= BRIEF * needed_s
     span_s = BRIEF * needed_s if brief else needed_s
     while True:
         stretch = stretch_of(span_s, cycle_s)
         trace = continuation.lasting(stretch.total_s * load)
-        result = run(trace, _give_up(trace, terms, stretch, load))
+        to_show = to_the_end and not brief
+        result = run(trace, NEVER if to_show else _give_up(trace, terms, stretch, load))
         score, refused = _decided(trace, result, stretch, score_of, brief)
         wanted_s = max(span_needed_s(score.metrics["e2e_p99_s"]), least_s)
         if brief and only_brief:
             return Evaluation(score.metrics, score.slo, not refused)
-        if refused or (not brief and span_s >= min(wanted_s, most_s) * (1 - 1e-9)):
+        if brief and refused and to_the_end:
+            wanted_s = least_s  # requests stay for ever longer
+        elif refused or (not brief and span_s >= min(wanted_s, most_s) * (1 - 1e-9)):
             break
         span_s, brief = min(wanted_s, most_s), False
     warnings = [*result.warnings, *score.warnings]
@@ -110,21 +112,23 @@ def sustained(
     return Evaluation(score.metrics, score.slo, score.feasible, warnings=tuple(warnings))
 
 
-def steady_run(continuation: Continuation, load: float) -> tuple[CompiledTrace, Stretch]:
-    """The workload carried on to be replayed at ``load``, for as long as a steady state takes, and the run's parts."""
-    span_s = max(LEAST_SPAN_S, _own_span_s(continuation) / load)
-    stretch = stretch_of(span_s, continuation.cycle_s / load)
+def steady_run(continuation: Continuation, load: float, terms: Sequence[SloTerm] = ()) -> tuple[CompiledTrace, Stretch]:
+    """The workload carried on to be replayed at ``load``, and the run's parts.
+
+    It lasts as long as ``sustained`` simulates a load that holds these terms, unless requests stay for longer.
+    """
+    stretch = stretch_of(min(_spans_s(continuation, load, terms)), continuation.cycle_s / load)
     return continuation.lasting(stretch.total_s * load), stretch
 
 
-def _requests_needed(terms: Sequence[SloTerm]) -> float:
-    above = min((1.0 - term.percentile / 100.0 for term in terms), default=1.0)
-    return max(ABOVE_PERCENTILE / max(above, 1e-3), LEAST_REQUESTS)
-
-
-def _own_span_s(continuation: Continuation) -> float:
+def _spans_s(continuation: Continuation, load: float, terms: Sequence[SloTerm]) -> tuple[float, float]:
+    """Least span of measured arrivals that shows a steady state and these terms, and the longest simulated; seconds."""
     arrivals = continuation.trace.arrays.arrival_s[continuation.trace.arrays.previous < 0]
-    return float(np.ptp(arrivals))
+    own_s = float(np.ptp(arrivals)) / load
+    request_s = own_s / len(continuation.trace)
+    above = min((1.0 - term.percentile / 100.0 for term in terms), default=1.0)
+    requests = max(ABOVE_PERCENTILE / max(above, 1e-3), LEAST_REQUESTS)
+    return max(LEAST_SPAN_S, own_s, requests * request_s), max(MOST_REQUESTS * request_s, own_s)
 
 
 def _decided(

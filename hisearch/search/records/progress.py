@@ -100,7 +100,9 @@ class PlainProgress:
         self._pace.begin()
 
     def advanced(self, done: int, *notes: str) -> None:
-        """Report the stage's progress, at most once per interval."""
+        """Report the stage's progress, at most once per interval; steps after its end are not reported."""
+        if not self._stage:
+            return
         if self._done == 0 and done > 0:
             self._said_at = time.monotonic()
             self._say(f"{self._stage}: up to {self._total:,}")
@@ -116,6 +118,7 @@ class PlainProgress:
         """Report the stage's result."""
         if self._done:
             self._say("; ".join(text for text in (f"{self._stage}: {self._done:,} done", self._last) if text))
+        self._stage = ""
 
     def _say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
