@@ -61,7 +61,8 @@ PROCESS = """\
    or weights ([options](cli.md#python--m-hisearchrecord-vllm--sglang)).
 2. `hisearch validate scheduler recordings/*.json.gz` compares every step, and explains the first difference.
    `--versions` tells how far off each modelled release is. `record vllm --with windows` adds sliding windows,
-   `--with offload` and `--with lmcache` connectors ([figures](accuracy-details.md)).
+   `--with drafts` speculative decoding, `--with offload` and `--with lmcache` connectors
+   ([figures](accuracy-details.md)).
 3. A difference becomes a rule: named, dated by the release that brought it, with its place in the engine's source.
 4. `docs/generate_engine_flags.py FOLDER --write` reads its flags out of its wheel. What exports have to say otherwise
    goes into `hisearch/export/engines/releases.py`.

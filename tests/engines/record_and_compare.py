@@ -56,7 +56,7 @@ def main() -> int:
 
 def features(engine: Engine) -> list[str]:
     """What cases are recorded with beside the settings of every case."""
-    return ["windows", "offload", "lmcache"] if engine.name == "vllm" else []
+    return ["windows", "drafts", "offload", "lmcache"] if engine.name == "vllm" else []
 
 
 def compare(engine: Engine, cases: int, seed: int, *, feature: str = "", shorten: bool) -> bool:
