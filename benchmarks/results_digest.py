@@ -78,7 +78,7 @@ def tiers(rng: random.Random, name: str) -> dict[str, Any]:
     host: dict[str, Any] = {"medium": "ddr5", "gib": rng.choice(sizes)}
     if mover == "offload":
         host["eviction"] = rng.choice(["lru", "arc"] if name == "vllm" else ["lru"])
-        return {"tiers": [host], "movement": {"mover": mover}}
+        return {"tiers": [host], "movement": {"kv_connector": mover}}
     found = [host]
     if rng.random() < 0.6:
         disk: dict[str, Any] = {"medium": rng.choice(["nvme-gen4", "rdma-pool"]), "gib": rng.choice([50, 500])}
@@ -89,9 +89,9 @@ def tiers(rng: random.Random, name: str) -> dict[str, Any]:
     if mover == "lmcache":
         for tier in found:
             tier["eviction"] = found[-1].get("eviction", "lru")
-        return {"tiers": found, "movement": {"mover": mover}}
+        return {"tiers": found, "movement": {"kv_connector": mover}}
     movement = {
-        "mover": mover,
+        "kv_connector": mover,
         "write_policy": rng.choice(["write_through", "write_through_selective", "write_back"]),
     }
     if len(found) > 1:
@@ -137,7 +137,7 @@ def deployment(rng: random.Random) -> tuple[dict[str, Any], str]:
             more["autoscale"] = {"target": 8, "max_replicas": 3, "startup_s": 20}
         spec["pools"] = [pool, more]
     elif kind == "devices":
-        devices = {"beside": {"pim": {"device": "hbm2-pim"}}, "operators": {"decode_attention": "pim"}}
+        devices = {"attached": {"pim": {"device": "hbm2-pim"}}, "operators": {"decode_attention": "pim"}}
         pool |= {"accelerator": "a6000", "devices": devices | {"schedule": rng.choice(["serial", "interleaved"])}}
         pool |= {"tensor_parallel": 1, "engine": {"name": "vllm", "max_running_requests": 64}}
         spec |= {"model": "llama-3.1-8b", "profile": "roofline"}

@@ -106,8 +106,8 @@ ROUTE = np.dtype(
         ("words", "i8"),
         ("window_first", "i8"),  # its places in Fleet.window: ``window_places`` from here on
         ("window_places", "i8"),
-        ("told", "i8"),  # place that a recording says was drawn, and the next; -1: draws are the stream's
-        ("told_next", "i8"),
+        ("drawn", "i8"),  # place that a recording says was drawn, and the next; -1: draws are the stream's
+        ("drawn_next", "i8"),
         ("draws", "i8"),  # choices left to chance
         ("unseen", "i8"),  # draws that no choice showed at once
         *router_fields(),  # rules of its router's release (1: it holds)
