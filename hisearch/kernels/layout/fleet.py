@@ -30,9 +30,6 @@ ABSENT, UP, DRAINING, STARTING = 0, 1, 2, 3
 # Kinds of incidents of a member.
 COMES_UP, IS_DRAINED, DIES, HOST_DIES = 0, 1, 2, 3
 
-# Metrics of an autoscaler: requests in flight; seconds that prompts wait for their first token.
-BY_REQUESTS, BY_WAIT = 0, 1
-
 #: A worker as the router knows it.
 MEMBER = np.dtype(
     [
