@@ -5,5 +5,6 @@ To add one: a file that assigns a ``PrefetchPolicy`` to ``PREFETCH`` (see ``base
 for it; until then it is passed over. Up to release 0.5.19 the time counts from the fetch's begin and ``tokens`` are
 those that storage has, 0 until that is known; later it counts from the request's first turn, and ``tokens`` are those
 looked for. Without the kernel a request does not wait. What a policy declares as parameters are fields of
-``Sim.tiers``. The same rule, slowly, belongs into ``tests/reference/restatement/sglang_host_rules.py``.
+``Sim.tiers``. The same rule, slowly, belongs into ``tests/reference/restatement/sglang_host_rules.py``, where
+``PREFETCHES.given_values(config.parameters)`` has them.
 """
