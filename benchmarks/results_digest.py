@@ -41,6 +41,10 @@ SCHEDULES = {
     "vllm": ("fcfs", "priority"), "sglang": ("fcfs", "priority", "lpm", "lof", "dfs-weight", "random"),
     "trtllm": ("fcfs",),
 }  # fmt: skip
+#: Releases whose rules are simulated; "": the newest known one's.
+RELEASES = {"vllm": ("", "", "0.19.1", "0.23.0"), "sglang": ("", "", "0.5.9"), "trtllm": ("",)}
+#: Workloads that have no arrival rate.
+CLOSED_LOOPS = ("sharegpt-closed-loop", "agent-society")
 EVICTIONS = ("lru", "lfu", "fifo", "mru", "filo", "slru", "priority")
 STORE_EVICTIONS = (*EVICTIONS, "clock", "tlru", "arc", "gdsf")
 MOVERS = {"sglang": ("hicache",), "vllm": ("offload", "lmcache"), "trtllm": ("offload",)}
@@ -50,6 +54,7 @@ def engine(rng: random.Random, name: str) -> dict[str, Any]:
     """Settings of an engine."""
     chosen: dict[str, Any] = {
         "name": name,
+        "version": rng.choice(RELEASES[name]),
         "chunk_tokens": rng.choice([512, 2048, 8192]),
         "max_running_requests": rng.choice([16, 64, 256]),
         "memory_fraction": rng.choice([0.4, 0.6, 0.9]),
@@ -73,7 +78,7 @@ def tiers(rng: random.Random, name: str) -> dict[str, Any]:
     host: dict[str, Any] = {"medium": "ddr5", "gib": rng.choice(sizes)}
     if mover == "offload":
         host["eviction"] = rng.choice(["lru", "arc"] if name == "vllm" else ["lru"])
-        return {"tiers": [host], "movement": {"mover": mover}}
+        return {"tiers": [host], "movement": {"kv_connector": mover}}
     found = [host]
     if rng.random() < 0.6:
         disk: dict[str, Any] = {"medium": rng.choice(["nvme-gen4", "rdma-pool"]), "gib": rng.choice([50, 500])}
@@ -84,9 +89,9 @@ def tiers(rng: random.Random, name: str) -> dict[str, Any]:
     if mover == "lmcache":
         for tier in found:
             tier["eviction"] = found[-1].get("eviction", "lru")
-        return {"tiers": found, "movement": {"mover": mover}}
+        return {"tiers": found, "movement": {"kv_connector": mover}}
     movement = {
-        "mover": mover,
+        "kv_connector": mover,
         "write_policy": rng.choice(["write_through", "write_through_selective", "write_back"]),
     }
     if len(found) > 1:
@@ -132,7 +137,7 @@ def deployment(rng: random.Random) -> tuple[dict[str, Any], str]:
             more["autoscale"] = {"target": 8, "max_replicas": 3, "startup_s": 20}
         spec["pools"] = [pool, more]
     elif kind == "devices":
-        devices = {"beside": {"pim": {"device": "hbm2-pim"}}, "operators": {"decode_attention": "pim"}}
+        devices = {"attached": {"pim": {"device": "hbm2-pim"}}, "operators": {"decode_attention": "pim"}}
         pool |= {"accelerator": "a6000", "devices": devices | {"schedule": rng.choice(["serial", "interleaved"])}}
         pool |= {"tensor_parallel": 1, "engine": {"name": "vllm", "max_running_requests": 64}}
         spec |= {"model": "llama-3.1-8b", "profile": "roofline"}
@@ -182,8 +187,10 @@ def simulated(spec: dict[str, Any], workload: str, seed: int) -> str:
         trace = workload
         if workload in WORKLOADS:
             trace = hisearch.load_trace(workload, limit=WORKLOADS[workload])  # type: ignore[assignment]
+        load = 1.0 if workload in CLOSED_LOOPS else 2.0
         try:
-            found = hisearch.simulate_deployment(path, trace, seed=seed, load=2.0, log=True)
+            # Not carried on until a steady state shows: a thousand short runs say more than a long one.
+            found = hisearch.simulate_deployment(path, trace, seed=seed, load=load, log=True, carry_on=False)
         except (ValueError, OSError) as error:
             return f"refused: {type(error).__name__} {str(error).replace(folder, '')[:160]}"
     return digest(found.result)
@@ -200,11 +207,11 @@ def front_of(name: str) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
-def digests(studies: bool, note: bool = True) -> dict[str, str]:
+def digests(studies: bool, deployments: int = DEPLOYMENTS, note: bool = True) -> dict[str, str]:
     """All of them, by name."""
     found = {}
     rng = random.Random(SEED)
-    for index in range(DEPLOYMENTS):
+    for index in range(deployments):
         spec, workload = deployment(rng)
         engines = "+".join(pool["engine"]["name"] for pool in spec["pools"])
         title = f"{index:03d} {spec['model']} {engines} {spec['router']['policy']} {workload}"
@@ -224,12 +231,13 @@ def main() -> int:
     parser.add_argument("action", choices=["write", "compare"])
     parser.add_argument("file", type=Path)
     parser.add_argument("--studies", action="store_true", help="fronts of three studies too (some minutes)")
+    parser.add_argument("--deployments", type=int, default=DEPLOYMENTS, help="how many are drawn (%(default)s)")
     given = parser.parse_args()
     if given.action == "write":
-        given.file.write_text(json.dumps(digests(given.studies), indent=1), encoding="utf-8")
+        given.file.write_text(json.dumps(digests(given.studies, given.deployments), indent=1), encoding="utf-8")
         return 0
     known = json.loads(given.file.read_text(encoding="utf-8"))
-    found = digests(given.studies)
+    found = digests(given.studies, given.deployments)
     differing = [name for name in found if found[name] != known.get(name)]
     for name in differing:
         print(f"differs: {name}: {known.get(name)} -> {found[name]}")

@@ -1,7 +1,7 @@
 """Property tests look at the same examples every time; at fresh ones with ``$HISEARCH_EXAMPLES`` set.
 
 So a change is told from luck. Tests by ``tests.kernels.systems.examples`` take its value for their number too. They
-look at a third of their examples unless ``$HISEARCH_FULL`` is set.
+look at a sixth of their examples unless ``$HISEARCH_FULL`` is set.
 """
 
 from __future__ import annotations

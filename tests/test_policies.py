@@ -9,12 +9,22 @@ from typing import Any, get_args
 
 import pytest
 
-from hisearch.base import policies
-from hisearch.base.policies import ADMISSIONS, AUTOSCALERS, EVICTIONS, QUEUE_ORDERS, ROUTERS, Parameter, Registry
+from hisearch.base import policies, registry
+from hisearch.base.policies import (
+    ADMISSIONS,
+    AUTOSCALERS,
+    EVICTIONS,
+    PREFETCHES,
+    QUEUE_ORDERS,
+    ROUTERS,
+    WRITE_POLICIES,
+    Parameter,
+    Registry,
+)
 from hisearch.specs.deployments.cluster import AutoscalerName
 from hisearch.specs.deployments.deployment import SCHEDULES, EvictionName, ScheduleName
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
-from hisearch.specs.deployments.tiers import TierEvictionName, TierSpec
+from hisearch.specs.deployments.tiers import MovementSpec, PrefetchName, TierEvictionName, TierSpec, WritePolicyName
 
 #: Kind -> its registry, the kernel that each policy must have, and the arguments of that.
 KINDS: dict[str, tuple[Registry[Any], str, tuple[str, ...]]] = {
@@ -22,10 +32,12 @@ KINDS: dict[str, tuple[Registry[Any], str, tuple[str, ...]]] = {
     "admission": (ADMISSIONS, "admits", ("fleet", "r", "now")),
     "autoscaler": (AUTOSCALERS, "load", ("fleet", "m")),
     "eviction": (EVICTIONS, "before", ("sim", "a", "b")),
+    "write": (WRITE_POLICIES.subset(lambda policy: not policy.at_eviction), "copies", ("sim", "d")),
+    "prefetch": (PREFETCHES.subset(lambda policy: policy.flag != "best_effort"), "longest_wait_s", ("sim", "tokens")),
 }
 ALL = [
     pytest.param(registry, name, id=f"{registry.package.rsplit('.', 1)[-1]}-{name}")
-    for registry in (ROUTERS, ADMISSIONS, AUTOSCALERS, EVICTIONS, QUEUE_ORDERS)
+    for registry in (ROUTERS, ADMISSIONS, AUTOSCALERS, EVICTIONS, QUEUE_ORDERS, WRITE_POLICIES, PREFETCHES)
     for name in registry
 ]
 
@@ -75,15 +87,18 @@ def test_specs_know_every_policy() -> None:
     assert set(get_args(TierEvictionName)) == {name for name, policy in EVICTIONS.items() if policy.stores}
     assert set(get_args(EvictionName)) == {name for name, policy in EVICTIONS.items() if policy.engine}
     assert get_args(ScheduleName) == tuple(QUEUE_ORDERS)
+    assert (get_args(WritePolicyName), get_args(PrefetchName)) == (tuple(WRITE_POLICIES), tuple(PREFETCHES))
     assert SCHEDULES["trtllm"] == ("fcfs",)
-    for registry, model in ((ROUTERS, RouterSpec), (ADMISSIONS, AdmissionSpec), (EVICTIONS, TierSpec)):
-        assert set(registry.parameters()) <= set(model.model_fields)
+    models = ((ROUTERS, RouterSpec), (ADMISSIONS, AdmissionSpec), (EVICTIONS, TierSpec))
+    for kind, model in (*models, (WRITE_POLICIES, MovementSpec), (PREFETCHES, MovementSpec)):
+        assert set(kind.parameters()) <= set(model.model_fields)
 
 
 def test_records_that_nothing_was_written_to_have_the_plainest_policy() -> None:
     first = {"round_robin": ROUTERS, "none": ADMISSIONS, "requests_in_flight": AUTOSCALERS, "lru": EVICTIONS}
-    for name, registry in (first | {"fcfs": QUEUE_ORDERS}).items():
-        assert registry.code(name) == 0
+    hicache = {"write_through": WRITE_POLICIES, "best_effort": PREFETCHES}
+    for name, kind in (first | hicache | {"fcfs": QUEUE_ORDERS}).items():
+        assert kind.code(name) == 0
 
 
 def test_codes_are_places_in_the_order_of_names() -> None:
@@ -105,7 +120,7 @@ def test_codes_are_places_in_the_order_of_names() -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of router policies."""
-    monkeypatch.setattr(policies, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(registry, "_PACKAGE", tmp_path)
     (tmp_path / "routers").mkdir()
     return tmp_path / "routers"
 

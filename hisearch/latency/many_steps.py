@@ -84,16 +84,6 @@ class Stacked:
         return np.stack(columns, axis=-1)
 
 
-def decode_steps_seconds(costs: StepCosts, sequences: I8, context: I8, longest: I8) -> F8:
-    """``Stacked.decode_steps`` by one cost, shape (K,)."""
-    return Stacked([costs]).decode_steps(sequences, context, longest)[:, 0]
-
-
-def chunk_steps_seconds(costs: StepCosts, new: I8, cached: I8, sequences: I8, reads: I8) -> F8:
-    """``Stacked.chunk_steps`` by one cost, shape (K,)."""
-    return Stacked([costs]).chunk_steps(new, cached, sequences, reads)[:, 0]
-
-
 def _stacked(values: tuple[Any, ...]) -> Any:
     """Fields of equal shape stacked along a new last axis; None where absent."""
     return None if values[0] is None else np.stack(values, axis=-1)

@@ -62,15 +62,15 @@ class LoneRouter:
         """Hashes of the requests' sessions, shape (N,), for consistent_hashing."""
         self._fleet.affinity[:] = hashes
 
-    def choose(self, request: int, now: float = 0.0, told: tuple[int, int] = (-1, -1)) -> tuple[int, bool]:
+    def choose(self, request: int, now: float = 0.0, drawn: tuple[int, int] = (-1, -1)) -> tuple[int, bool]:
         """The worker for ``request``, and whether that was left to chance.
 
-        told: workers that are to be drawn, where they may be, in place of the stream's: the first decides, the second
+        drawn: workers that are to be drawn, where they may be, in place of the stream's: the first decides, the second
         is power_of_two's other one, or the name that cache_aware's tree stamps though the match is too short.
         """
         from hisearch.kernels.routing import router
 
-        self._route.told, self._route.told_next = told
+        self._route.drawn, self._route.drawn_next = drawn
         before = int(self._route.draws)
         member = router.route(self._fleet, fl.FRONT, request, now)
         return int(self._fleet.members[member].place), int(self._route.draws) > before

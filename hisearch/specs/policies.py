@@ -21,15 +21,15 @@ def summaries(policies: Mapping[str, Policy]) -> str:
     return "; ".join(f"{name}: {_continued(policy.summary)}" for name, policy in policies.items()) + "."
 
 
-def parameters_model(name: str, policies: Registry[Any], default: str = "") -> type[Strict]:
-    """A model of every parameter that one of ``policies`` has, and of ``policy`` where there is a default.
+def parameters_model(name: str, *registries: Registry[Any], default: str = "") -> type[Strict]:
+    """A model of every parameter that a policy of ``registries`` has, and of ``policy`` where there is a default.
 
-    default: the policy where none is named; "": another key names it.
+    default: the policy of the first of them where none is named; "": other keys name them.
     """
     fields: dict[str, Any] = {}
     if default:
-        fields["policy"] = (name_type(policies), Field(default, description=summaries(policies)))
-    for parameter in policies.parameters().values():
+        fields["policy"] = (name_type(registries[0]), Field(default, description=summaries(registries[0])))
+    for parameter in (parameter for policies in registries for parameter in policies.parameters().values()):
         field = Field(parameter.default, description=parameter.description)
         fields[parameter.name] = (value_type(parameter), field)
     return create_model(name, __base__=Strict, **fields)

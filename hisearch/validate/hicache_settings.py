@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
-WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
-PrefetchPolicy = Literal["best_effort", "wait_complete", "timeout"]
+from hisearch.base.policies import PREFETCHES, WRITE_POLICIES
+
+#: Settings of timeout by SGLang's names, and as its declaration names them.
+_TIMEOUTS = {
+    "prefetch_timeout_base": "prefetch_timeout_base_s",
+    "prefetch_timeout_per_ki_token": "prefetch_timeout_s_per_ki_token",
+}
 
 
 @dataclass(frozen=True)
@@ -32,16 +37,15 @@ class StorageConfig:
         read, write: one batch of pages, from and to storage.
         prefetch_policy: when a request stops waiting for its prefetch.
         prefetch_threshold: tokens; fewer are not prefetched.
-        prefetch_timeout_base_s, prefetch_timeout_per_ki_token_s: longest wait of ``timeout``.
+        parameters: of the prefetch policy, by name; defaults may be absent.
     """
 
     query_s: float
     read: CopyLaw
     write: CopyLaw
-    prefetch_policy: PrefetchPolicy = "best_effort"
+    prefetch_policy: str = "best_effort"
     prefetch_threshold: int = 256
-    prefetch_timeout_base_s: float = 1.0
-    prefetch_timeout_per_ki_token_s: float = 0.25
+    parameters: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,14 +56,16 @@ class HostTierConfig:
         ratio: host pool over device pool.
         write_policy: when a node is copied to the host.
         to_host, to_device: laws of the two copy streams.
+        parameters: of the write policy, by name; defaults may be absent.
         storage: None without a storage tier.
     """
 
     ratio: float
-    write_policy: WritePolicy
+    write_policy: str
     to_host: CopyLaw
     to_device: CopyLaw
     storage: StorageConfig | None = None
+    parameters: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def from_recording(cls, hicache: Mapping[str, Any]) -> HostTierConfig:
@@ -71,7 +77,7 @@ class HostTierConfig:
         settings = _Settings("hicache", hicache)
         config = cls(
             ratio=settings.number("hicache_ratio"),
-            write_policy=settings.choice("hicache_write_policy", get_args(WritePolicy)),
+            write_policy=settings.choice("hicache_write_policy", tuple(WRITE_POLICIES)),
             to_host=settings.law("d2h"),
             to_device=settings.law("h2d"),
             storage=_storage(settings),
@@ -86,18 +92,16 @@ class HostTierConfig:
 
 def _storage(settings: _Settings) -> StorageConfig | None:
     default = StorageConfig(0.0, CopyLaw(0.0, 0.0), CopyLaw(0.0, 0.0))
-    policy = settings.choice(
-        "hicache_storage_prefetch_policy", get_args(PrefetchPolicy), default=default.prefetch_policy
-    )
+    policy = settings.choice("hicache_storage_prefetch_policy", tuple(PREFETCHES), default=default.prefetch_policy)
     threshold = settings.number("prefetch_threshold", default=default.prefetch_threshold)
-    base_s = settings.number("prefetch_timeout_base", default=default.prefetch_timeout_base_s)
-    per_ki_token_s = settings.number("prefetch_timeout_per_ki_token", default=default.prefetch_timeout_per_ki_token_s)
+    defaults: Mapping[str, Any] = PREFETCHES.given_values(())
+    parameters = tuple((name, settings.number(key, default=defaults[name])) for key, name in _TIMEOUTS.items())
     laws = settings.section("storage")
     if laws is None:
         return None
     query_s, read, write = laws.number("query_s"), laws.law("read"), laws.law("write")
     laws.expect_empty()
-    return StorageConfig(query_s, read, write, policy, int(threshold), base_s, per_ki_token_s)
+    return StorageConfig(query_s, read, write, policy, int(threshold), parameters)
 
 
 class _Settings:

@@ -303,6 +303,7 @@ def _hicache(recording: EngineRecording, settings: SglangSettings) -> dict[str, 
     movement = MovementPlan(
         "hicache",
         write_policy=config.write_policy,
+        parameters=config.parameters,
         host_write=TransferLaw(config.to_host.base_s, config.to_host.per_token_s),
         host_read=TransferLaw(config.to_device.base_s, config.to_device.per_token_s),
     )
@@ -316,8 +317,7 @@ def _hicache(recording: EngineRecording, settings: SglangSettings) -> dict[str, 
             movement,
             prefetch=storage.prefetch_policy,
             prefetch_threshold_tokens=storage.prefetch_threshold,
-            prefetch_timeout_base_s=storage.prefetch_timeout_base_s,
-            prefetch_timeout_s_per_ki_token=storage.prefetch_timeout_per_ki_token_s,
+            parameters=config.parameters + storage.parameters,
             jumps=recording.jumps,
         )
     return {"tiers": tuple(tiers), "movement": movement}

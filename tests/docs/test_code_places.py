@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from hisearch.base.policies import ADMISSIONS, AUTOSCALERS, EVICTIONS, QUEUE_ORDERS, ROUTERS
+from hisearch.base.policies import ADMISSIONS, AUTOSCALERS, EVICTIONS, PREFETCHES, QUEUE_ORDERS, ROUTERS, WRITE_POLICIES
 from tests.docs.pages import ROOT, blocks, prose
 
 #: Packages with a policy in each module.
-POLICIES = {registry.package for registry in (ROUTERS, ADMISSIONS, AUTOSCALERS, EVICTIONS, QUEUE_ORDERS)}
+POLICIES = {
+    registry.package
+    for registry in (ROUTERS, ADMISSIONS, AUTOSCALERS, EVICTIONS, QUEUE_ORDERS, WRITE_POLICIES, PREFETCHES)
+}
 GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "simulator.md"]
 MAP = ROOT / "docs" / "simulator.md"
 #: Of other projects: rules of engines are quoted with the file that has them.

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import assume, currently_in_test_context
 from hypothesis import strategies as st
 
+from hisearch.base.policies import PREFETCHES, WRITE_POLICIES
 from hisearch.kernels.fleet import cluster
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
@@ -193,11 +194,11 @@ def populations(
         overlap=draw(st.booleans()),
         mixed_chunk=draw(st.booleans()),
         host_tokens=draw(st.sampled_from([1500, 6000])) if tiered else 0,
-        write_policy=draw(st.sampled_from(["write_through", "write_through_selective", "write_back"])),
+        write_policy=draw(st.sampled_from(tuple(WRITE_POLICIES))),
         host_s_per_token=draw(st.sampled_from([1e-6, 2e-5, 1e-3])),
         store_tokens=draw(st.sampled_from([4000, 20_000])) if stored else 0,
         store_s_per_token=draw(st.sampled_from([1e-6, 1e-4, 2e-3])),
-        prefetch=draw(st.sampled_from(["best_effort", "wait_complete", "timeout"])),
+        prefetch=draw(st.sampled_from(tuple(PREFETCHES))),
     )
     if not stored or not draw(st.booleans()):
         return case

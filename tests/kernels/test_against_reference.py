@@ -243,13 +243,12 @@ def test_a_router_that_looks_into_caches_equals_its_reference(behind: st.SearchS
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_engines_short_of_memory_equal_their_references(name: str) -> None:
-    preempted = 0
+    preempted: list[int] = []
 
-    @examples(100, always=True)
+    @examples(100)
     @given(system=crowded(name))
     def check(system: System) -> None:
-        nonlocal preempted
-        preempted += int(_assert_equal(system).workers.preemptions.sum())
+        preempted.append(int(_assert_equal(system).workers.preemptions.sum()))
 
     check()
-    assert preempted > 100
+    assert sum(preempted) > len(preempted)

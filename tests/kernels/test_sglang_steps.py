@@ -149,7 +149,7 @@ def test_every_step_equals_the_reference(system: System) -> None:
     assert_equal_steps(system)
 
 
-@examples(60, always=True)
+@examples(60)
 @given(system=systems(sglang_engines(mixed=True, version="0.5.23"), repeats=True))
 def test_every_step_of_the_newest_release_equals_the_reference(system: System) -> None:
     assert_equal_steps(system)

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from hisearch.base.engine_rules import MODELLED
+from hisearch.base.policies import PREFETCHES, WRITE_POLICIES
 from hisearch.simulate import WorkerPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec
@@ -79,17 +80,17 @@ class TieredSystem(System):
                 self.storage.query_s,
                 CopyLaw(self.storage.read.base_s, self.storage.read.s_per_token),
                 CopyLaw(self.storage.write.base_s, self.storage.write.s_per_token),
-                movement.prefetch,  # type: ignore[arg-type]
+                movement.prefetch,
                 movement.prefetch_threshold_tokens,
-                movement.prefetch_timeout_base_s,
-                movement.prefetch_timeout_s_per_ki_token,
+                movement.parameters,
             )
         host = HostTierConfig(
             self.ratio,
-            movement.write_policy,  # type: ignore[arg-type]
+            movement.write_policy,
             CopyLaw(movement.host_write.base_s, movement.host_write.s_per_token),
             CopyLaw(movement.host_read.base_s, movement.host_read.s_per_token),
             storage,
+            movement.parameters,
         )
         return replace(config, hicache=host)
 
@@ -105,15 +106,16 @@ def laws() -> st.SearchStrategy[TransferLaw]:
 
 def movements(write_policies: tuple[str, ...] = ()) -> st.SearchStrategy[MovementPlan]:
     """HiCache's settings."""
-    policies = write_policies or ("write_through", "write_through", "write_through_selective", "write_back")
+    policies = write_policies or ("write_through", *WRITE_POLICIES)
+    bases, rates = st.sampled_from([0.0, 0.01, 1.0]), st.sampled_from([0.0, 0.25, 10.0])
+    timeouts = {"prefetch_timeout_base_s": bases, "prefetch_timeout_s_per_ki_token": rates}
     return st.builds(
         MovementPlan,
         st.just("hicache"),
         write_policy=st.sampled_from(policies),
-        prefetch=st.sampled_from(["best_effort", "wait_complete", "timeout"]),
+        prefetch=st.sampled_from(tuple(PREFETCHES)),
         prefetch_threshold_tokens=st.sampled_from([1, 8, 30]),
-        prefetch_timeout_base_s=st.sampled_from([0.0, 0.01, 1.0]),
-        prefetch_timeout_s_per_ki_token=st.sampled_from([0.0, 0.25, 10.0]),
+        parameters=st.fixed_dictionaries(timeouts).map(lambda values: tuple(values.items())),
         host_read=laws(),
         host_write=laws(),
         network_read=st.just(TransferLaw(1e-5, 2e-6)),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.latency.costs import StepCosts
-from hisearch.latency.many_steps import chunk_steps_seconds, decode_steps_seconds
+from hisearch.latency.many_steps import Stacked
 from hisearch.latency.step_cost import step_seconds
 from tests.kernels.systems import LAW, rugged_costs
 
@@ -21,10 +21,10 @@ def test_many_decode_steps_cost_what_each_does(costs: StepCosts, batches: list[l
     context = np.array([sum(batch) for batch in batches])
     longest = np.array([max(batch, default=0) for batch in batches])
     expected = [step_seconds(costs, (), batch) if batch else 0.0 for batch in batches]
-    np.testing.assert_allclose(decode_steps_seconds(costs, sequences, context, longest), expected, rtol=1e-9)
+    np.testing.assert_allclose(Stacked([costs]).decode_steps(sequences, context, longest)[:, 0], expected, rtol=1e-9)
 
 
 @given(TABLES, st.lists(CHUNKS, min_size=1, max_size=20))
 def test_many_prompt_chunks_cost_what_each_does(costs: StepCosts, steps: list[tuple[int, int, int, int]]) -> None:
     expected = [step_seconds(costs, [(new, cached)], [reads] * n) for new, cached, n, reads in steps]
-    np.testing.assert_allclose(chunk_steps_seconds(costs, *np.array(steps).T), expected, rtol=1e-9)
+    np.testing.assert_allclose(Stacked([costs]).chunk_steps(*np.array(steps).T)[:, 0], expected, rtol=1e-9)

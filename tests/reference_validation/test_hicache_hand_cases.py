@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hisearch.validate.hicache_settings import CopyLaw, HostTierConfig, StorageConfig, WritePolicy
+from hisearch.validate.hicache_settings import CopyLaw, HostTierConfig, StorageConfig
 from tests.reference.restatement import sglang
 from tests.reference.restatement.content import PathContent
 from tests.reference.restatement.recording import Recording, Request
@@ -36,7 +36,7 @@ def _replay(host: HostTierConfig, requests: list[Request]) -> Recording:
     return sglang.replay(config, requests, _unit)
 
 
-def _host(write_policy: WritePolicy, storage: StorageConfig | None = None) -> HostTierConfig:
+def _host(write_policy: str, storage: StorageConfig | None = None) -> HostTierConfig:
     return HostTierConfig(2.0, write_policy, TO_HOST, TO_DEVICE, storage)
 
 
@@ -142,7 +142,8 @@ def test_stopped_prefetch_reads_its_first_batch_in_vain() -> None:
 
 
 def test_timeout_depends_on_what_was_found() -> None:
-    config = StorageConfig(0.5, CopyLaw(0.0, 0.1), STORAGE.write, "timeout", 8, 1.0, 10.24)
+    rate = (("prefetch_timeout_s_per_ki_token", 10.24),)
+    config = StorageConfig(0.5, CopyLaw(0.0, 0.1), STORAGE.write, "timeout", 8, rate)
     clock = Clock()
     tier = StorageTier(config, 1, clock)
     tier.store.keys.update(range(100))

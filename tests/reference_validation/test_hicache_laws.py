@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from hisearch.base.policies import PREFETCHES, WRITE_POLICIES
 from hisearch.validate.hicache_settings import CopyLaw, HostTierConfig, StorageConfig
 from tests.reference.cluster import tree_path
 from tests.reference.random_traces import random_trace
@@ -26,15 +27,19 @@ STORAGE = st.builds(
     query_s=st.sampled_from([0.0, 0.002, 0.03]),
     read=LAWS,
     write=LAWS,
-    prefetch_policy=st.sampled_from(["best_effort", "wait_complete", "timeout"]),
+    prefetch_policy=st.sampled_from(tuple(PREFETCHES)),
     prefetch_threshold=st.sampled_from([1, 8, 30]),
-    prefetch_timeout_base_s=st.sampled_from([0.0, 0.01, 1.0]),
-    prefetch_timeout_per_ki_token_s=st.sampled_from([0.0, 0.25, 10.0]),
+    parameters=st.fixed_dictionaries(
+        {
+            "prefetch_timeout_base_s": st.sampled_from([0.0, 0.01, 1.0]),
+            "prefetch_timeout_s_per_ki_token": st.sampled_from([0.0, 0.25, 10.0]),
+        }
+    ).map(lambda values: tuple(values.items())),
 )
 HOST = st.builds(
     HostTierConfig,
     ratio=st.sampled_from([0.3, 1.0, 1.3, 2.0, 6.0]),
-    write_policy=st.sampled_from(["write_through", "write_through_selective", "write_back"]),
+    write_policy=st.sampled_from(tuple(WRITE_POLICIES)),
     to_host=LAWS,
     to_device=LAWS,
     storage=st.none() | STORAGE,

@@ -12,10 +12,11 @@ from hisearch.search.model.tier_choices import TierChoices
 from hisearch.simulate import plan_worker
 from hisearch.simulate.plans.agent_memory import AgentsRefused, adapter_elements
 from hisearch.simulate.plans.tiers import TierRefused
-from hisearch.specs.deployments.agent_memory import AdaptersSpec
+from hisearch.specs.deployments.agent_memory import AdaptersSpec, AgentMemorySpec
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.tiers import TierSpec
 from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.errors import RenamedKeyWarning
 from hisearch.specs.studies.search_space import CacheSpace, SearchSpaceSpec
 
 CATALOGUE = Catalogue()
@@ -112,6 +113,11 @@ def test_what_host_memory_lacks_takes_the_disk_s_time(ranks: int):
     assert agents.disk_bytes_per_s == devices * medium.read_bytes_per_s
     page_bytes = bounded(16, TierSpec(medium="ddr5", gib=192), NVME, ranks=ranks).tiers[0].bytes_per_token
     assert agents.host_pages == int(16 * 2**30 / page_bytes)
+
+
+def test_the_former_name_of_memory_of_their_own_is_read_with_a_note():
+    with pytest.warns(RenamedKeyWarning, match="host: beside is called 'separate' now"):
+        assert AgentMemorySpec(adapters={}, host="beside").host == "separate"
 
 
 def test_host_memory_for_objects_holds_what_slots_do_and_its_disk_is_a_node_s():
@@ -289,8 +295,8 @@ def test_host_memory_for_objects_is_a_choice_of_workers_with_a_disk():
         for choice in [choices.choose(lambda name, o, at=(tier_2, gib): _chosen(name, o, *at))]
     }
     assert sizes == {(0, None), (500, None), (500, 8), (500, 16)}
-    with pytest.raises(ValidationError, match="host_gib: objects lie beside the tiers"):
-        CacheSpace.model_validate(given | {"agents": agents | {"host": "beside"}})
+    with pytest.raises(ValidationError, match="host_gib: objects lie outside the tiers"):
+        CacheSpace.model_validate(given | {"agents": agents | {"host": "separate"}})
 
 
 def _chosen(name, options, tier_2_gib, host_gib):

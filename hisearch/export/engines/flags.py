@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from hisearch.base.policies import QUEUE_ORDERS
+from hisearch.base.policies import PREFETCHES, QUEUE_ORDERS, WRITE_POLICIES, Registry
 from hisearch.export.engines import agents, graphs
 from hisearch.export.engines.cache_tiers import (
     has_hicache_tree,
@@ -126,12 +126,28 @@ def _schedule_policy(launch: Launch) -> str:
     name = launch.pool.engine.schedule
     if name == "priority":
         return "fcfs"
-    if not QUEUE_ORDERS[name].flag:
-        known = " or ".join(order.flag for order in QUEUE_ORDERS.values() if order.flag and "sglang" in order.engines)
-        raise ExportError(
-            f"{release_title(launch)} has no --schedule-policy {name}, which is simulated alone; it takes {known}"
-        )
-    return QUEUE_ORDERS[name].flag
+    return _policy_flag(launch, QUEUE_ORDERS.subset(lambda order: "sglang" in order.engines), name, "--schedule-policy")
+
+
+def _policy_flag(launch: Launch, policies: Registry[Any], name: str, flag: str) -> str:
+    """The engine's own name of a policy; refused where it has none."""
+    value: str = policies[name].flag
+    if not value:
+        known = " or ".join(policy.flag for policy in policies.values() if policy.flag)
+        raise ExportError(f"{release_title(launch)} has no {flag} {name}, which is simulated alone; it takes {known}")
+    return value
+
+
+def _write_policy(launch: Launch) -> Value:
+    if not has_hicache_tree(launch.pool):
+        return None
+    return _policy_flag(launch, WRITE_POLICIES, launch.pool.movement.write_policy, "--hicache-write-policy")
+
+
+def _prefetch_policy(launch: Launch) -> Value:
+    if not storage_tier(launch.pool):
+        return None
+    return _policy_flag(launch, PREFETCHES, launch.pool.movement.prefetch, "--hicache-storage-prefetch-policy")
 
 
 def _sglang_fusion(launch: Launch) -> Value:
@@ -196,9 +212,9 @@ SGLANG: Table = (
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["sglang"]),
     ("--enable-hierarchical-cache", lambda c: has_hicache_tree(c.pool)),
     ("--hicache-size", lambda c: hicache_gb_per_rank(c.pool) if is_moved_by(c.pool, "hicache") else None),
-    ("--hicache-write-policy", lambda c: c.pool.movement.write_policy if has_hicache_tree(c.pool) else None),
+    ("--hicache-write-policy", _write_policy),
     ("--hicache-storage-backend", lambda c: storage_backend(c.pool)),
-    ("--hicache-storage-prefetch-policy", lambda c: c.pool.movement.prefetch if storage_tier(c.pool) else None),
+    ("--hicache-storage-prefetch-policy", _prefetch_policy),
     ("--hicache-storage-backend-extra-config", lambda c: storage_settings(c.pool)),
     ("--enable-lmcache", _sglang_lmcache),
 )

@@ -113,8 +113,8 @@ def scheduler_values(router: RouterSpec) -> dict[str, Any]:
 
 
 def _prefix_parameters(router: RouterSpec) -> dict[str, Any]:
-    told = router.block_tokens is None and router.lru_capacity_blocks is None
-    parameters = {"autoTune": told, "maxPrefixBlocksToMatch": router.max_prefix_blocks}
+    auto_tuned = router.block_tokens is None and router.lru_capacity_blocks is None
+    parameters = {"autoTune": auto_tuned, "maxPrefixBlocksToMatch": router.max_prefix_blocks}
     if router.block_tokens is not None:
         parameters["blockSizeTokens"] = router.block_tokens
     if router.lru_capacity_blocks is not None:

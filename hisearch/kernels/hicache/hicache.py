@@ -17,15 +17,21 @@ that tries to prefill notes its end. Rules: SGLang 0.5.9's ``HiRadixCache``, as 
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.base.policies import EVICTIONS
+from hisearch.base.policies import EVICTIONS, WRITE_POLICIES
 from hisearch.kernels.cache import eviction, radix, tree
 from hisearch.kernels.cache.evictions import slru
-from hisearch.kernels.hicache import memory, nodes
+from hisearch.kernels.core.dispatch import dispatcher
+from hisearch.kernels.hicache import (
+    memory,
+    nodes,
+    write_policies,  # noqa: F401  (kernels are compiled from all of them)
+)
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 
 #: Bits of the eviction policies to which every hit matters.
 _EVERY_HIT = EVICTIONS.mask(lambda policy: policy.every_hit)
+_copies = dispatcher(WRITE_POLICIES, "copies", "sim, d", otherwise="False")
 
 
 @kernel
@@ -71,13 +77,13 @@ def _copy_to_host(sim, w, d):
 def _count_hit(sim, w, d, counted_from):
     """Count the hit of an insertion that passes or ends in ``d``, which is in HBM; may copy it to the host."""
     node = sim.nodes[d]
-    if node.end <= counted_from or sim.tiers.write_hits == 0:
+    if node.end <= counted_from or memory.writes_at_eviction(sim):
         return
     hosted = sim.hosted[d]
     node.hits += 1
     if node.heap_slot >= 0:
         eviction.moved(sim, w, d)
-    if not hosted.where & hl.ON_HOST and node.hits >= sim.tiers.write_hits:
+    if not hosted.where & hl.ON_HOST and _copies(sim.tiers.write_policy, sim, d):
         top = d
         while sim.config.copies_chains and not _is_copied(sim, sim.nodes[top].parent):
             top = sim.nodes[top].parent
@@ -92,7 +98,7 @@ def _count_hit(sim, w, d, counted_from):
 def _link_path(sim, d, done, counted_from):
     """Link the path's nodes from below ``done`` tokens, or below a settled node, to ``d``; returns the first."""
     below = -1
-    visit_all = (counted_from < la.NEVER and sim.tiers.write_hits > 0) or radix.counts_priorities(sim)
+    visit_all = (counted_from < la.NEVER and not memory.writes_at_eviction(sim)) or radix.counts_priorities(sim)
     while not nodes.is_root(sim, d) and sim.nodes[d].end > done:
         hosted = sim.hosted[d]
         if hosted.where & hl.IN_HBM and (hosted.settled or not visit_all):
@@ -230,7 +236,7 @@ def insert_host(sim, w, above, trace_node, begin, end):
     if matched < sim.nodes[d].end:
         d = nodes.split(sim, w, d, matched)
     present = matched - begin
-    if sim.config.fetches_by_hits and sim.tiers.write_hits > 0:
+    if sim.config.fetches_by_hits and not memory.writes_at_eviction(sim):
         present -= _fill_in(sim, d, begin)
     if matched < end:
         if nodes.on_host_alone(sim, d):

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.base.policies import WRITE_POLICIES
 from hisearch.kernels.cache import eviction, objects, radix, tree
 from hisearch.kernels.hicache import nodes
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import links
+
+#: Bits of the policies that copy a node when it is evicted.
+_AT_EVICTION = WRITE_POLICIES.mask(lambda policy: policy.at_eviction)
+
+
+@kernel
+def writes_at_eviction(sim):
+    """Whether nodes are copied to the host when they are evicted, not when they are hit."""
+    return _AT_EVICTION >> sim.tiers.write_policy & 1 != 0
 
 
 @kernel
@@ -90,7 +100,7 @@ def copy_to_host(sim, w, d):
         return False
     tokens = pages * sim.config.page_tokens
     sim.hosted[d].where |= hl.ON_HOST
-    if sim.config.merges_copies and sim.tiers.write_hits > 0:
+    if sim.config.merges_copies and not writes_at_eviction(sim):
         sim.hosted[d].at_s = la.FOREVER_S
         sim.hosts[w].writing_tokens += tokens
     else:
@@ -182,7 +192,7 @@ def ensure_free_pages(sim, w, pages):
         node_pages = radix.pages_of(sim, d)
         if hosted.where & hl.ON_HOST:
             leave_to_host(sim, w, d)
-        elif sim.tiers.write_hits > 0:
+        elif not writes_at_eviction(sim):
             _drop(sim, w, d)
         elif copy_to_host(sim, w, d):
             if sim.config.merges_copies:

@@ -10,7 +10,15 @@ up again some passes later, and so is a request whose cached prefix has been evi
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.hicache import fetches, hicache, servers, stores
+from hisearch.base.policies import PREFETCHES
+from hisearch.kernels.core.dispatch import dispatcher, functions
+from hisearch.kernels.hicache import (
+    fetches,
+    hicache,
+    prefetch_policies,  # noqa: F401  (kernels are compiled from all of them)
+    servers,
+    stores,
+)
 from hisearch.kernels.hicache import memory as hicache_memory
 from hisearch.kernels.hicache import nodes as hicache_nodes
 from hisearch.kernels.layout import hicache as hl
@@ -19,6 +27,22 @@ from hisearch.kernels.traffic import lists
 #: Passes until a miss is looked up again, and how often a request is at most
 #: (hicache_storage_prefetch_retry_poll_interval, hicache_storage_prefetch_retry_max_attempts).
 RETRY_PASSES, MOST_RETRIES = 8, 8
+
+#: Bits of the policies under which a request waits.
+_WAITS = sum(1 << PREFETCHES.code(name) for name in functions(PREFETCHES, "longest_wait_s"))
+_longest_wait_s = dispatcher(PREFETCHES, "longest_wait_s", "sim, tokens", otherwise="0.0")
+
+
+@kernel
+def waits(sim):
+    """Whether requests wait for their fetches at all."""
+    return _WAITS >> sim.tiers.prefetch & 1 != 0
+
+
+@kernel
+def longest_wait_s(sim, tokens):
+    """How long a request waits for a fetch of ``tokens``, seconds (``prefetch_policies``)."""
+    return _longest_wait_s(sim.tiers.prefetch, sim, tokens)
 
 
 @kernel
@@ -210,7 +234,7 @@ def take_note(sim, w):
 
 @kernel
 def _is_late(sim, w, r, f):
-    """Under policy ``timeout``, whether ``r`` has waited long enough for fetch ``f``, from its first turn on."""
+    """Whether ``r`` has waited long enough for fetch ``f``, from its first turn on."""
     fetch = sim.fetches[f]
     lookup = sim.lookups[r]
     now = sim.workers[w].now_s
@@ -220,10 +244,7 @@ def _is_late(sim, w, r, f):
     if not lookup.waits:
         lookup.waits = 1
         lookup.wait_s = now
-        page = sim.config.page_tokens
-        lookup.timeout_s = sim.tiers.timeout_base_s + fetch.wanted // page * (
-            page / 1024 * sim.tiers.timeout_s_per_ki_token
-        )
+        lookup.timeout_s = longest_wait_s(sim, fetch.wanted)
     return False
 
 
@@ -231,16 +252,15 @@ def _is_late(sim, w, r, f):
 def take(sim, w, r, f):
     """Take what has been noted of fetch ``f`` of ``r``; False if ``r`` has to wait for more."""
     fetch = sim.fetches[f]
-    policy = sim.tiers.fetch_policy
-    if policy == hl.WAIT_COMPLETE or (policy == hl.TIMEOUT and not _is_late(sim, w, r, f)):
+    if waits(sim) and not _is_late(sim, w, r, f):
         return False
-    if policy == hl.TIMEOUT:
+    if waits(sim):
         sim.lookups[r].late = 1
         cancel(sim, w, r)
     fetch.stopped = 1
     if fetch.taken:
         _keep(sim, w, f)
-    elif policy == hl.TIMEOUT:
+    elif waits(sim):
         fetches.unregister(sim, w, f)
     else:
         _give_up(sim, w, f)

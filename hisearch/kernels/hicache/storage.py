@@ -152,12 +152,6 @@ def begin_fetches(sim, w):
 
 
 @kernel
-def _deadline_s(sim, f):
-    """Longest wait for a fetch under policy ``timeout``, seconds."""
-    return sim.tiers.timeout_base_s + sim.fetches[f].stored_tokens / 1024 * sim.tiers.timeout_s_per_ki_token
-
-
-@kernel
 def take_fetch(sim, w, r):
     """Take the fetched tokens of ``r``; False if ``r`` has to wait for more."""
     f = sim.requests[r].fetch
@@ -166,10 +160,9 @@ def take_fetch(sim, w, r):
     if sim.config.fetches_by_hits:
         return prefetch.take(sim, w, r, f)
     fetch = sim.fetches[f]
-    policy = sim.tiers.fetch_policy
     complete = fetch.stored_tokens > 0 and fetch.stored_tokens == fetch.read
-    late = policy == hl.TIMEOUT and sim.workers[w].now_s - fetch.begun_s > _deadline_s(sim, f)
-    if policy != hl.BEST_EFFORT and not complete and not late:
+    late = sim.workers[w].now_s - fetch.begun_s > prefetch.longest_wait_s(sim, fetch.stored_tokens)
+    if prefetch.waits(sim) and not complete and not late:
         return False
     fetch.stopped = 1
     present = hicache.insert_host(sim, w, fetch.above, fetch.trace_node, fetch.begin, fetch.begin + fetch.read)
@@ -184,13 +177,14 @@ def take_fetch(sim, w, r):
 def next_deadline_s(sim, w):
     """When an idle worker has to check a fetch again; infinity if it waits for none."""
     time = la.FOREVER_S
-    if sim.tiers.fetch_policy != hl.TIMEOUT:
+    if not prefetch.waits(sim):
         return time
     r = sim.workers[w].waiting_head
     while r >= 0:
         f = sim.requests[r].fetch
         if f >= 0:
-            at = sim.fetches[f].begun_s + _deadline_s(sim, f) + AFTER_DEADLINE_S
+            at = sim.fetches[f].begun_s + prefetch.longest_wait_s(sim, sim.fetches[f].stored_tokens)
+            at += AFTER_DEADLINE_S
             if sim.config.fetches_by_hits:
                 wait = sim.lookups[r]
                 at = wait.wait_s + wait.timeout_s + AFTER_DEADLINE_S if wait.waits else la.FOREVER_S

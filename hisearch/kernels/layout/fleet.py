@@ -30,9 +30,6 @@ ABSENT, UP, DRAINING, STARTING = 0, 1, 2, 3
 # Kinds of incidents of a member.
 COMES_UP, IS_DRAINED, DIES, HOST_DIES = 0, 1, 2, 3
 
-# Metrics of an autoscaler: requests in flight; seconds that prompts wait for their first token.
-BY_REQUESTS, BY_WAIT = 0, 1
-
 #: A worker as the router knows it.
 MEMBER = np.dtype(
     [
@@ -106,8 +103,8 @@ ROUTE = np.dtype(
         ("words", "i8"),
         ("window_first", "i8"),  # its places in Fleet.window: ``window_places`` from here on
         ("window_places", "i8"),
-        ("told", "i8"),  # place that a recording says was drawn, and the next; -1: draws are the stream's
-        ("told_next", "i8"),
+        ("drawn", "i8"),  # place that a recording says was drawn, and the next; -1: draws are the stream's
+        ("drawn_next", "i8"),
         ("draws", "i8"),  # choices left to chance
         ("unseen", "i8"),  # draws that no choice showed at once
         *router_fields(),  # rules of its router's release (1: it holds)

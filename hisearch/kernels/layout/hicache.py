@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hisearch.base.policies import EVICTIONS
+from hisearch.base.policies import EVICTIONS, PREFETCHES, WRITE_POLICIES
 
 # Where a node of a cache with a host tier is (``HOSTED.where``); 0: in neither any more, see ``hicache``.
 IN_HBM, ON_HOST = 1, 2
-# When a request stops waiting for its fetch from storage.
-BEST_EFFORT, WAIT_COMPLETE, TIMEOUT = 0, 1, 2
 # Scope of a store: a worker, all its schedulers, and gone with it; a node; all workers.
 OF_WORKER, OF_NODE, OF_ALL = 0, 1, 2
 # When an expired entry of a store is dropped.
@@ -147,19 +145,18 @@ LINK = np.dtype(
 #: Tiers below HBM as HiCache moves them. Rules and laws: ``hicache``, ``hicache.storage``.
 TIERS = np.dtype(
     [
-        ("write_hits", "i8"),  # hits at which a node is copied to the host; 0: when it is evicted (write_back)
+        ("write_policy", "i8"),  # codes of ``base.policies.WRITE_POLICIES`` and ``PREFETCHES``
+        ("prefetch", "i8"),
         ("load_back_tokens", "i8"),  # fewer are not loaded back
         ("jumps", "i8"),  # an idle scheduler does not pass again before the next event
         ("storage", "i8"),  # tiers of stores behind host memory: 0, 1 or 2
         ("exclusive", "i8"),  # 1 where a page is in at most one of the two stores
         ("workers_per_node", "i8"),  # counts schedulers
-        ("fetch_policy", "i8"),
         ("fetch_threshold", "i8"),
         ("fetch_limit_tokens", "i8"),  # of all fetches of a worker together
         ("priorities", "i8"),  # 1 where a store evicts by priority
         ("query_s", "f8"),  # time of a storage query
-        ("timeout_base_s", "f8"),
-        ("timeout_s_per_ki_token", "f8"),
+        *((p.name, p.dtype) for kind in (WRITE_POLICIES, PREFETCHES) for p in kind.parameters().values()),
     ],
     align=True,
 )

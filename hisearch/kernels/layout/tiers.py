@@ -111,7 +111,7 @@ OFFLOADED = np.dtype(
         ("load_block", "i8"),  # first block of its load, which ends with ``dealt_with``
         ("load_tokens", "i8"),
         ("on_device", "i8"),  # tokens cached on the device at its last look-up
-        ("found", "i8"),  # LMCache: chunks that its look-up matched
+        ("hit_chunks", "i8"),  # LMCache: that its look-up matched
         ("tracked", "i8"),  # LMCache: leading tokens in the request's tracker
         ("tracked_at", "i8"),  # LMCache: tokens of the request when ``tracked`` was noted, without one sampled then
         ("saved", "i8"),  # LMCache: leading tokens already saved

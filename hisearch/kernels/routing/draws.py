@@ -13,14 +13,14 @@ from hisearch.kernels.layout import fleet as fl
 
 
 @kernel
-def one_of(fleet, route, k, count, told):
-    """One of the first ``count`` places of ``Fleet.candidates``: the one ``told``, if it is among them."""
+def one_of(fleet, route, k, count, drawn):
+    """One of the first ``count`` places of ``Fleet.candidates``: the one ``drawn``, if it is among them."""
     if count == 1:
         return fleet.candidates[route.first]
     route.draws += 1
     for c in range(count):
-        if fleet.candidates[route.first + c] == told:
-            return told
+        if fleet.candidates[route.first + c] == drawn:
+            return drawn
     return fleet.candidates[route.first + rng.below(fleet.rng[k], count)]
 
 
@@ -35,8 +35,8 @@ def any_up(fleet, route, k):
     if route.ups == 1:
         return fleet.up[route.first]
     route.draws += 1
-    if _is_up(fleet, route, route.told):
-        return fleet.at_place[route.first + route.told]
+    if _is_up(fleet, route, route.drawn):
+        return fleet.at_place[route.first + route.drawn]
     return fleet.up[route.first + rng.below(fleet.rng[k], route.ups)]
 
 
@@ -44,8 +44,8 @@ def any_up(fleet, route, k):
 def two_up(fleet, route, k):
     """Two members that take requests, the first of all, the second of the others; there are at least two."""
     route.draws += 1
-    if route.told != route.told_next and _is_up(fleet, route, route.told) and _is_up(fleet, route, route.told_next):
-        return fleet.at_place[route.first + route.told], fleet.at_place[route.first + route.told_next]
+    if route.drawn != route.drawn_next and _is_up(fleet, route, route.drawn) and _is_up(fleet, route, route.drawn_next):
+        return fleet.at_place[route.first + route.drawn], fleet.at_place[route.first + route.drawn_next]
     first = rng.below(fleet.rng[k], route.ups)
     second = (first + 1 + rng.below(fleet.rng[k], route.ups - 1)) % route.ups
     return fleet.up[route.first + first], fleet.up[route.first + second]
@@ -55,8 +55,8 @@ def two_up(fleet, route, k):
 def by_score(fleet, route, k, total):
     """A member that takes requests, with its share of ``Fleet.scores``, which add up to ``total``, as probability."""
     route.draws += 1
-    if _is_up(fleet, route, route.told):
-        return np.int64(fleet.at_place[route.first + route.told])
+    if _is_up(fleet, route, route.drawn):
+        return np.int64(fleet.at_place[route.first + route.drawn])
     point = rng.unit(fleet.rng[k])
     reached = 0.0
     for place in range(route.ups):

@@ -56,10 +56,10 @@ def _is_named(fleet, route, k, s):
 
 
 @kernel
-def worker_named(fleet, route, k, s, told):
+def worker_named(fleet, route, k, s, drawn):
     """The place whose name the node of trace node ``s`` has; any other holder where that one was trimmed there.
 
-    ``told``: see ``draws.one_of``.
+    ``drawn``: see ``draws.one_of``.
     """
     node = fleet.tree[fleet.tree[s, k // fl.SIDES].bottom, k // fl.SIDES]
     if not _is_named(fleet, route, k, s):
@@ -69,7 +69,7 @@ def worker_named(fleet, route, k, s, told):
             if fleet.prefix_index[s, word] & bit:
                 fleet.candidates[route.first + count] = place
                 count += 1
-        node.name = draws.one_of(fleet, route, k, count, told)
+        node.name = draws.one_of(fleet, route, k, count, drawn)
     return np.int64(node.name)
 
 
@@ -81,11 +81,11 @@ def note_match(fleet, route, k, s):
     if s == 0:
         return
     if fleet.stamps.shape[0] > 0 and now % STAMP_EVERY == 0:
-        drawn = route.draws
-        place = worker_named(fleet, route, k, s, route.told_next)
+        before = route.draws
+        place = worker_named(fleet, route, k, s, route.drawn_next)
         # No choice was left to chance: the match was too short to make one.
-        route.unseen += route.draws - drawn
-        route.draws = drawn
+        route.unseen += route.draws - before
+        route.draws = before
         fleet.stamps[fleet.tree[s, k // fl.SIDES].bottom, route.first + place] = now
     elif not _is_named(fleet, route, k, s):
         fleet.tree[fleet.tree[s, k // fl.SIDES].bottom, k // fl.SIDES].name = DRAWN

@@ -16,7 +16,7 @@ from hisearch.kernels.cache import host_runs as runs
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import links, lists
-from hisearch.kernels.vllm import chunk_store, chunk_uses, memory, offload
+from hisearch.kernels.vllm import chunk_store, chunk_uses, memory, transfers
 
 #: Rows of ``Sim.notes`` for each worker; the last is that of passes without a batch.
 ROWS = 3
@@ -51,40 +51,24 @@ def find(sim, w, r, trace_node, known, on_device):
     if count * size - on_device < size:
         return 0
     first = on_device // size
-    hit_blocks = chunk_store.lookup(sim, offload.store_of(sim, w), trace_node, first, count)
+    hit_blocks = chunk_store.lookup(sim, transfers.store_of(sim, w), trace_node, first, count)
     if hit_blocks < 0:
         return -1
     tokens = (first + hit_blocks) * size - on_device
     if hit_blocks == 0 or tokens < size:
         return 0
-    if sim.config.prefix_caching:
-        end = first + hit_blocks
-        if offload.loads_any(sim, sim.connectors[w].loads_head, trace_node, first, end):
-            return -1
-        for row in range(ROWS * w, ROWS * w + ROWS):
-            if offload.loads_any(sim, sim.notes[row].loaded_head, trace_node, first, end):
-                return -1
+    if sim.config.prefix_caching and transfers.loads_shared(sim, w, ROWS, trace_node, first, first + hit_blocks):
+        return -1
     return tokens
 
 
 @kernel
 def load(sim, w, r, on_device, tokens):
     """Prepare to load the ``tokens`` of ``r`` behind those ``on_device``; its pages have been taken."""
-    offload.queue_load(sim, w, r, on_device, tokens)
+    transfers.queue_load(sim, w, r, on_device, tokens)
     offloaded = sim.offloaded[r]
     if runs.enough(sim, offloaded.dealt_with + 1):
-        chunk_store.begin_load(sim, offload.store_of(sim, w), r, offloaded.load_block, offloaded.dealt_with)
-
-
-@kernel
-def begin_loads(sim, w, at_s):
-    """Begin this pass's loads."""
-    connector = sim.connectors[w]
-    r = connector.new_load
-    connector.new_load = -1
-    while r >= 0:
-        sim.offloaded[r].load_end_s = links.send_to_host(sim, w, 1, at_s, sim.offloaded[r].load_tokens)
-        r = sim.offloaded[r].next
+        chunk_store.begin_load(sim, transfers.store_of(sim, w), r, offloaded.load_block, offloaded.dealt_with)
 
 
 # ---- stores ----------------------------------------------------------------------------------------------------------
@@ -99,14 +83,14 @@ def store(sim, w, r, tokens):
     count = min(tokens, sim.trace.input_tokens[r]) // size
     if count <= first:
         return -1
-    t = offload.acquire_transfer(sim)
+    t = transfers.acquire_transfer(sim)
     if t < 0:
         return -1
-    stored_blocks = chunk_store.begin_store(sim, offload.store_of(sim, w), r, first, count, t)
+    stored_blocks = chunk_store.begin_store(sim, transfers.store_of(sim, w), r, first, count, t)
     if stored_blocks >= 0:
         offloaded.dealt_with = count
     if stored_blocks <= 0:
-        offload.release_transfer(sim, t)
+        transfers.release_transfer(sim, t)
         if stored_blocks < 0:
             sim.connectors[w].lagging = 1
         return -1
@@ -185,7 +169,7 @@ def _reads(sim, w, t, u):
         tokens = min(touched.end, (k + 1) * size)
         if _at(sim, path, tokens) == _at(sim, touched.trace_node, tokens):
             key = block_table.key_at(sim, path, k)
-            if chunk_store.is_copied_by(sim, offload.store_of(sim, w), key, t):
+            if chunk_store.is_copied_by(sim, transfers.store_of(sim, w), key, t):
                 return True
     return False
 
@@ -281,7 +265,7 @@ def offer_finished(sim, w, at_s):
     connector.finished_head = -1
     while r >= 0:
         after = sim.offloaded[r].next
-        chunk_uses.finish(sim, offload.store_of(sim, w), r)
+        chunk_uses.finish(sim, transfers.store_of(sim, w), r)
         r = after
     return until_s
 
@@ -296,12 +280,7 @@ def flushed_s(sim, w):
         if sim.requests[transfer.request].outcome != la.IN_FLIGHT and _reads_touched(sim, w, t):
             until_s = max(until_s, transfer.end_s)
         t = transfer.next
-    r = sim.workers[w].lost_head
-    while r >= 0:
-        if sim.offloaded[r].transfers > 0:
-            until_s = max(until_s, sim.offloaded[r].store_end_s)
-        r = sim.requests[r].prev_aside
-    return until_s
+    return max(until_s, transfers.preempted_end_s(sim, w))
 
 
 # ---- polling and noting ----------------------------------------------------------------------------------------------
@@ -323,17 +302,14 @@ def look(sim, w, now, row):
         else:
             notes.stored_head = t
         notes.stored_tail = t
-    while connector.loads_head >= 0 and sim.offloaded[connector.loads_head].load_end_s <= now:
-        r = connector.loads_head
-        connector.loads_head = sim.offloaded[r].next
-        offload.note_loaded(sim, row, r)
+    transfers.end_loads(sim, w, now, row)
 
 
 @kernel
 def take_notes(sim, w, row):
     """Act on a poll: copied blocks can be hit, loads end. Returns whether there was anything to note."""
     notes = sim.notes[row]
-    v = offload.store_of(sim, w)
+    v = transfers.store_of(sim, w)
     acted = notes.stored_head >= 0 or notes.loaded_head >= 0
     t = notes.stored_head
     while t >= 0:
@@ -341,7 +317,7 @@ def take_notes(sim, w, row):
         after = transfer.next
         chunk_store.end_store(sim, v, transfer.request, transfer.begin, transfer.end, t)
         sim.offloaded[transfer.request].transfers -= 1
-        offload.release_transfer(sim, t)
+        transfers.release_transfer(sim, t)
         t = after
     r = notes.loaded_head
     while r >= 0:
@@ -361,39 +337,20 @@ def quiet(sim, w):
     busy = connector.lagging or connector.transfers_head >= 0 or connector.loads_head >= 0
     busy |= connector.finished_head >= 0
     for row in range(ROWS * w, ROWS * w + ROWS):
-        busy |= offload.has_notes(sim, row)
+        busy |= transfers.has_notes(sim, row)
     return not busy
-
-
-@kernel
-def halt(sim, w, now):
-    """Cancel the transfers of worker ``w``, which has died with its host memory."""
-    connector = sim.connectors[w]
-    t = connector.transfers_head
-    begun = True
-    while t >= 0:
-        begun = begun and t != connector.prepared
-        if not begun or sim.transfers[t].end_s > now:
-            sim.stores[offload.store_of(sim, w)].stored -= sim.transfers[t].tokens // sim.offloading.block_tokens
-        after = sim.transfers[t].next
-        offload.release_transfer(sim, t)
-        t = after
-    reset(sim, w)
 
 
 @kernel
 def reset(sim, w):
     """No transfers, no requests."""
-    connector = sim.connectors[w]
-    connector.transfers_head = -1
-    connector.prepared = -1
-    connector.loads_head = -1
-    connector.new_load = -1
-    connector.finished_head = -1
-    connector.skipped_head = -1
-    connector.skipped_tail = -1
-    connector.empty_noted = 0
-    connector.held_s = 0.0
-    for row in range(ROWS * w, ROWS * w + ROWS):
-        sim.notes[row].stored_head = -1
-        sim.notes[row].loaded_head = -1
+    transfers.reset(sim, w, ROWS)
+    sim.connectors[w].empty_noted = 0
+    sim.connectors[w].held_s = 0.0
+
+
+@kernel
+def halt(sim, w, now):
+    """Cancel the transfers of worker ``w``, which has died with its host memory."""
+    transfers.halt(sim, w, ROWS, now)
+    reset(sim, w)

@@ -14,7 +14,7 @@ from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import heaps, lists
-from hisearch.kernels.vllm import chunk_offload, held, loading_queue, memory, offload, step
+from hisearch.kernels.vllm import chunk_offload, held, loading_queue, memory, step, transfers
 from hisearch.kernels.vllm import entry as vllm
 
 
@@ -71,7 +71,7 @@ def _consider(sim, w, r, now, budget, skipped):
     if offloaded.loading == tl.LOADING:
         return loading_queue.SKIPPED
     if offloaded.loading == tl.NOTED:
-        offload.end_wait(sim, w, r)
+        transfers.end_wait(sim, w, r)
     if offloaded.loading == tl.LOADED:
         tokens = loading_queue.resume(sim, w, r, now, budget, skipped)
         if tokens > 0:
@@ -168,14 +168,14 @@ def _go_idle(sim, w, now, preempted):
     chunk_offload.look(sim, w, now, row)
     connector.empty_noted = 1
     if sim.config.overlap:
-        again |= offload.has_notes(sim, row)
+        again |= transfers.has_notes(sim, row)
     else:
         again |= chunk_offload.take_notes(sim, w, row)
     time = la.FOREVER_S
     if again:
         time = now
     elif worker.waiting + connector.skipped + worker.running > 0:
-        time = offload.next_end_s(sim, w)
+        time = transfers.next_end_s(sim, w)
     if time < la.FOREVER_S:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, time)
@@ -210,7 +210,7 @@ def form(sim, w, now):
     worker = sim.workers[w]
     connector = sim.connectors[w]
     at_s = max(now, worker.newest_end_s)
-    offload.begin_prepared(sim, w, at_s)
+    transfers.begin_prepared(sim, w, at_s)
     chunk_offload.release_finished(sim, w)
     queue.forget_touched(sim, worker.cache_id)
     budget, preempted = vllm.begin_pass(sim, w)
@@ -220,7 +220,7 @@ def form(sim, w, now):
     ready_s = max(now, chunk_offload.flushed_s(sim, w))
     ready_s = max(ready_s, _offer(sim, w, at_s))
     if worker.batch_size == 0 and worker.decoding == 0:
-        chunk_offload.begin_loads(sim, w, max(ready_s, worker.newest_end_s))
+        transfers.begin_loads(sim, w, max(ready_s, worker.newest_end_s))
         vllm.skip_decode(sim, w)
         if worker.outstanding == 0:
             _go_idle(sim, w, ready_s, preempted)
@@ -239,7 +239,7 @@ def form(sim, w, now):
         return
     held.delay_results(sim, w, _held_s(sim, now, ready_s))
     vllm.launch(sim, w, now, ready_s)
-    chunk_offload.begin_loads(sim, w, max(ready_s, worker.newest_end_s))
+    transfers.begin_loads(sim, w, max(ready_s, worker.newest_end_s))
     chunk_offload.look(sim, w, ready_s, chunk_offload.ROWS * w + (worker.launched & 1))
     if connector.empty_noted:
         connector.empty_noted = 0
@@ -271,7 +271,7 @@ def complete(sim, w, now):
     while r >= 0:
         request = sim.requests[r]
         after = request.next_aside
-        offload.finish_last(sim, w, r)
+        transfers.append_finished(sim, w, r)
         if request.state == la.DRAINED:
             lists.stop_waiting(sim, w, r)
         else:

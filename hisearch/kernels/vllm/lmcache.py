@@ -161,7 +161,7 @@ def lookup(sim, w, r, trace_node, count, now):
 @kernel
 def unpin(sim, w, r, trace_node):
     """Unpin the chunks that the look-up of ``r`` pinned."""
-    block_table.fill_path(sim, trace_node, 0, sim.offloaded[r].found)
+    block_table.fill_path(sim, trace_node, 0, sim.offloaded[r].hit_chunks)
     k = 0
     for tier in range(sim.worker_stores.shape[1]):
         v = sim.worker_stores[w, tier]

@@ -66,9 +66,9 @@ def _admit_head(sim, w, now, budget):
     known = sim.trace.input_tokens[r] + sim.requests[r].generated
     size = sim.offloading.block_tokens
     if not offloaded.asked:
-        offloaded.found = lmcache.lookup(sim, w, r, trace_node, known // size, now)
+        offloaded.hit_chunks = lmcache.lookup(sim, w, r, trace_node, known // size, now)
         offloaded.asked = 1
-    cached = max(min(offloaded.found * size, known - 1), hit_tokens)
+    cached = max(min(offloaded.hit_chunks * size, known - 1), hit_tokens)
     share = step.share_of(sim, w, r, cached, budget)
     if share == 0 or not step.fits_admission(sim, w, r, hit_tokens, d, 0, cached + share):
         return 0
@@ -104,7 +104,7 @@ def _load_one(sim, w, r, at_s):
     """Load the cached chunks of the admitted ``r`` to the device; returns when they have arrived."""
     size = sim.offloading.block_tokens
     offloaded = sim.offloaded[r]
-    end = offloaded.found
+    end = offloaded.hit_chunks
     if sim.config.resumes_as_new:
         end = min(end, _handed_tokens(sim, r) // size)
     tokens = end * size - offloaded.on_device
@@ -140,7 +140,7 @@ def _track(sim, w, r):
     """Update the tracked tokens of ``r`` for the step just formed."""
     request = sim.requests[r]
     offloaded = sim.offloaded[r]
-    found_tokens = offloaded.found * sim.offloading.block_tokens
+    matched_tokens = offloaded.hit_chunks * sim.offloading.block_tokens
     if request.state == la.DECODING or request.state == la.DRAINING:
         sampled = sim.trace.input_tokens[r] + memory.sampled(sim, w, r)
         offloaded.tracked = _tracked_decode(sim, w, r)
@@ -150,14 +150,14 @@ def _track(sim, w, r):
     offloaded.tracked_at = known
     if request.state == la.ADMITTED and (request.preemptions == 0 or sim.config.resumes_as_new):
         offloaded.tracked = _handed_tokens(sim, r)
-        offloaded.saved = found_tokens
+        offloaded.saved = matched_tokens
         offloaded.decodes = 0
         return
     begin = min(request.computed, offloaded.tracked)
     new = min(begin + request.chunk, known) - begin
     if request.state == la.ADMITTED:
-        offloaded.tracked = min(max(found_tokens, offloaded.on_device) + new, known)
-        offloaded.saved = found_tokens
+        offloaded.tracked = min(max(matched_tokens, offloaded.on_device) + new, known)
+        offloaded.saved = matched_tokens
     else:
         offloaded.tracked = begin + new
     if new == 1:

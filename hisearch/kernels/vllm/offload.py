@@ -8,18 +8,15 @@ results are taken in (see ``layout.tiers.NOTES``), or at once if no step runs.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import block_table, host_blocks, host_use
+from hisearch.kernels.cache import host_blocks, host_use
 from hisearch.kernels.cache import host_runs as runs
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
-from hisearch.kernels.traffic import links, lists
-from hisearch.kernels.vllm import memory
+from hisearch.kernels.traffic import lists
+from hisearch.kernels.vllm import memory, transfers
 
-
-@kernel
-def store_of(sim, w):
-    """Index of worker ``w``'s host memory store."""
-    return w // sim.offloading.workers_per_store
+#: Rows of ``Sim.notes`` for each worker: of the steps with odd and with even numbers.
+ROWS = 2
 
 
 @kernel
@@ -29,18 +26,6 @@ def receive(sim, r):
 
 
 # ---- lists of requests -----------------------------------------------------------------------------------------------
-
-
-@kernel
-def finish_last(sim, w, r):
-    """Note that ``r`` has finished, for the next poll or pass."""
-    connector = sim.connectors[w]
-    sim.offloaded[r].next = -1
-    if connector.finished_head >= 0:
-        sim.offloaded[connector.finished_tail].next = r
-    else:
-        connector.finished_head = r
-    connector.finished_tail = r
 
 
 @kernel
@@ -54,39 +39,14 @@ def _note_stored(sim, row, r):
     notes.stored_tail = r
 
 
-@kernel
-def note_loaded(sim, row, r):
-    """Note that the load of ``r`` has ended."""
-    notes = sim.notes[row]
-    sim.offloaded[r].next = -1
-    if notes.loaded_head >= 0:
-        sim.offloaded[notes.loaded_tail].next = r
-    else:
-        notes.loaded_head = r
-    notes.loaded_tail = r
-
-
 # ---- look-ups and loads ----------------------------------------------------------------------------------------------
-
-
-@kernel
-def loads_any(sim, r, trace_node, begin, end):
-    """Whether ``r`` or requests after it load any of blocks ``begin`` to ``end`` of the path to ``trace_node``."""
-    while r >= 0:
-        offloaded = sim.offloaded[r]
-        k = max(begin, offloaded.load_block)
-        shared = k < min(end, offloaded.dealt_with)
-        if shared and block_table.key_at(sim, trace_node, k) == block_table.key_at(sim, lists.path_end(sim, r), k):
-            return True
-        r = offloaded.next
-    return False
 
 
 @kernel
 def find(sim, w, r, trace_node, known, on_device):
     """Tokens that host memory has behind those ``on_device``; -1 if ``r`` has to wait for another request's load."""
     size = sim.offloading.block_tokens
-    v = store_of(sim, w)
+    v = transfers.store_of(sim, w)
     count = known // size
     host_use.touch(sim, v, trace_node, count, count, r)
     if count * size - on_device < size:
@@ -96,73 +56,21 @@ def find(sim, w, r, trace_node, known, on_device):
     tokens = (first + hit_blocks) * size - on_device
     if hit_blocks == 0 or tokens < size:
         return 0
-    if sim.config.prefix_caching:
-        end = first + hit_blocks
-        if loads_any(sim, sim.connectors[w].loads_head, trace_node, first, end):
-            return -1
-        for row in range(2 * w, 2 * w + 2):
-            if loads_any(sim, sim.notes[row].loaded_head, trace_node, first, end):
-                return -1
+    if sim.config.prefix_caching and transfers.loads_shared(sim, w, ROWS, trace_node, first, first + hit_blocks):
+        return -1
     return tokens
 
 
 @kernel
 def load(sim, w, r, trace_node, on_device, tokens):
     """Begin to load the ``tokens`` of ``r`` behind those ``on_device``; its pages have been taken."""
-    queue_load(sim, w, r, on_device, tokens)
+    transfers.queue_load(sim, w, r, on_device, tokens)
     if runs.enough(sim, 4):
         offloaded = sim.offloaded[r]
-        host_blocks.use(sim, store_of(sim, w), trace_node, offloaded.load_block, offloaded.dealt_with, 1)
-
-
-@kernel
-def queue_load(sim, w, r, on_device, tokens):
-    """Queue a load of the ``tokens`` of ``r`` behind those ``on_device``."""
-    size = sim.offloading.block_tokens
-    offloaded = sim.offloaded[r]
-    offloaded.load_block = on_device // size
-    offloaded.dealt_with = (on_device + tokens) // size
-    offloaded.load_tokens = tokens
-    offloaded.on_device = on_device
-    offloaded.loading = tl.LOADING
-    offloaded.next = -1
-    connector = sim.connectors[w]
-    if connector.loads_head >= 0:
-        sim.offloaded[connector.loads_tail].next = r
-    else:
-        connector.loads_head = r
-    connector.loads_tail = r
-    if connector.new_load < 0:
-        connector.new_load = r
-    known = sim.trace.input_tokens[r] + sim.requests[r].generated
-    sim.workers[w].host_hit_tokens += min(on_device + tokens, known - 1) - on_device
-
-
-@kernel
-def end_wait(sim, w, r):
-    """Publish the loaded pages of ``r``; if all its tokens are cached, the last one is computed again."""
-    request = sim.requests[r]
-    sim.offloaded[r].loading = tl.LOADED
-    if sim.config.prefix_caching and sim.config.shared_outputs:
-        memory.reveal(sim, w, lists.path_end(sim, r))
-    memory.publish(sim, w, r, request.computed)
-    request.computed = min(request.computed, sim.trace.input_tokens[r] + request.generated - 1)
+        host_blocks.use(sim, transfers.store_of(sim, w), trace_node, offloaded.load_block, offloaded.dealt_with, 1)
 
 
 # ---- transfers -------------------------------------------------------------------------------------------------------
-
-
-@kernel
-def begin_prepared(sim, w, ready_s):
-    """Begin at ``ready_s``, when their KV is computed, the transfers that the previous pass prepared."""
-    connector = sim.connectors[w]
-    t = connector.prepared
-    connector.prepared = -1
-    while t >= 0:
-        transfer = sim.transfers[t]
-        transfer.end_s = links.send_to_host(sim, w, 0, ready_s, transfer.tokens)
-        sim.offloaded[transfer.request].store_end_s = transfer.end_s
-        t = transfer.next
 
 
 @kernel
@@ -171,50 +79,16 @@ def begin_transfers(sim, w, now):
 
     That is when the transfers of requests preempted in this pass have ended.
     """
-    connector = sim.connectors[w]
-    worker = sim.workers[w]
-    begin_prepared(sim, w, max(now, worker.newest_end_s))
-    launch_s = now
-    r = worker.lost_head
-    while r >= 0:
-        if sim.offloaded[r].transfers > 0:
-            launch_s = max(launch_s, sim.offloaded[r].store_end_s)
-        r = sim.requests[r].prev_aside
-    r = connector.new_load
-    connector.new_load = -1
-    while r >= 0:
-        offloaded = sim.offloaded[r]
-        offloaded.load_end_s = links.send_to_host(sim, w, 1, launch_s, offloaded.load_tokens)
-        r = offloaded.next
+    transfers.begin_prepared(sim, w, max(now, sim.workers[w].newest_end_s))
+    launch_s = max(now, transfers.preempted_end_s(sim, w))
+    transfers.begin_loads(sim, w, launch_s)
     return launch_s
-
-
-@kernel
-def acquire_transfer(sim):
-    """An unused record of a transfer; -1, which voids the run, if there is none."""
-    t = sim.counters[la.FREE_TRANSFER]
-    if t >= 0:
-        sim.counters[la.FREE_TRANSFER] = sim.transfers[t].next
-        return t
-    t = sim.counters[la.TRANSFERS_USED]
-    if t >= sim.transfers.shape[0]:
-        sim.counters[la.FAULT] = la.NODE_POOL_FULL
-        return -1
-    sim.counters[la.TRANSFERS_USED] = t + 1
-    return t
-
-
-@kernel
-def release_transfer(sim, t):
-    """Give the record of a transfer back."""
-    sim.transfers[t].next = sim.counters[la.FREE_TRANSFER]
-    sim.counters[la.FREE_TRANSFER] = t
 
 
 @kernel
 def _prepare(sim, w, r, tokens):
     """Queue a transfer of ``tokens`` of ``r`` to the host."""
-    t = acquire_transfer(sim)
+    t = transfers.acquire_transfer(sim)
     if t < 0:
         return
     transfer = sim.transfers[t]
@@ -251,7 +125,7 @@ def _store_blocks(sim, w, r, blocks):
     size = sim.offloading.block_tokens
     offloaded = sim.offloaded[r]
     count = offloaded.dealt_with + blocks
-    v = store_of(sim, w)
+    v = transfers.store_of(sim, w)
     trace_node = lists.path_end(sim, r)
     if host_blocks.extend(sim, v, trace_node, offloaded.dealt_with, count, r):
         stored_blocks = blocks
@@ -274,7 +148,7 @@ def _end_store(sim, w, r):
     offloaded = sim.offloaded[r]
     if offloaded.storing:
         offloaded.storing = 0
-        host_blocks.end_store(sim, store_of(sim, w), lists.path_end(sim, r), offloaded.dealt_with, r)
+        host_blocks.end_store(sim, transfers.store_of(sim, w), lists.path_end(sim, r), offloaded.dealt_with, r)
 
 
 @kernel
@@ -299,7 +173,7 @@ def end_transfers(sim, w, now, row):
         if transfer.end_s > now:
             break
         connector.transfers_head = transfer.next
-        release_transfer(sim, t)
+        transfers.release_transfer(sim, t)
         offloaded = sim.offloaded[transfer.request]
         offloaded.transfers -= 1
         if offloaded.transfers == 0 and offloaded.awaited:
@@ -313,10 +187,7 @@ def look(sim, w, now, row):
     """Poll what has ended by ``now``, including transfers of requests finished since the previous poll."""
     connector = sim.connectors[w]
     end_transfers(sim, w, now, row)
-    while connector.loads_head >= 0 and sim.offloaded[connector.loads_head].load_end_s <= now:
-        r = connector.loads_head
-        connector.loads_head = sim.offloaded[r].next
-        note_loaded(sim, row, r)
+    transfers.end_loads(sim, w, now, row)
     r = connector.finished_head
     connector.finished_head = -1
     while r >= 0:
@@ -331,17 +202,11 @@ def look(sim, w, now, row):
 
 
 @kernel
-def has_notes(sim, row):
-    """Whether a poll found something to note."""
-    return sim.notes[row].stored_head >= 0 or sim.notes[row].loaded_head >= 0
-
-
-@kernel
 def _end_load(sim, w, r):
     offloaded = sim.offloaded[r]
     trace_node = lists.path_end(sim, r)
     if runs.enough(sim, 4):
-        host_blocks.use(sim, store_of(sim, w), trace_node, offloaded.load_block, offloaded.dealt_with, -1)
+        host_blocks.use(sim, transfers.store_of(sim, w), trace_node, offloaded.load_block, offloaded.dealt_with, -1)
     offloaded.loading = tl.NOTED
 
 
@@ -371,23 +236,11 @@ def take_notes(sim, w, row):
 
 
 @kernel
-def next_end_s(sim, w):
-    """When the next transfer under way ends; ``la.FOREVER_S`` without one."""
-    connector = sim.connectors[w]
-    time = la.FOREVER_S
-    if connector.transfers_head >= 0 and connector.transfers_head != connector.prepared:
-        time = sim.transfers[connector.transfers_head].end_s
-    if connector.loads_head >= 0:
-        time = min(time, sim.offloaded[connector.loads_head].load_end_s)
-    return time
-
-
-@kernel
 def finish(sim, w, r):
     """End ``r``, which has made its last token. Returns whether it keeps its pages until its transfers have ended."""
     if not sim.offloaded[r].ever_stored:
         return False
-    finish_last(sim, w, r)
+    transfers.append_finished(sim, w, r)
     return True
 
 
@@ -397,37 +250,4 @@ def quiet(sim, w):
     connector = sim.connectors[w]
     if connector.lagging or connector.awaited > 0 or connector.loads_head >= 0:
         return False
-    return not has_notes(sim, 2 * w) and not has_notes(sim, 2 * w + 1)
-
-
-@kernel
-def halt(sim, w, now):
-    """Cancel the transfers of worker ``w``, which has died with its host memory."""
-    connector = sim.connectors[w]
-    begun = True
-    t = connector.transfers_head
-    while t >= 0:
-        transfer = sim.transfers[t]
-        after = transfer.next
-        begun = begun and t != connector.prepared
-        if not begun or transfer.end_s > now:
-            sim.stores[store_of(sim, w)].stored -= transfer.tokens // sim.offloading.block_tokens
-        release_transfer(sim, t)
-        t = after
-    reset(sim, w)
-
-
-@kernel
-def reset(sim, w):
-    """No transfers, no requests."""
-    connector = sim.connectors[w]
-    connector.transfers_head = -1
-    connector.prepared = -1
-    connector.loads_head = -1
-    connector.new_load = -1
-    connector.finished_head = -1
-    connector.skipped_head = -1
-    connector.skipped_tail = -1
-    for row in range(2 * w, 2 * w + 2):
-        sim.notes[row].stored_head = -1
-        sim.notes[row].loaded_head = -1
+    return not transfers.has_notes(sim, ROWS * w) and not transfers.has_notes(sim, ROWS * w + 1)

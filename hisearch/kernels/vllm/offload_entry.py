@@ -16,7 +16,7 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import heaps, lists
 from hisearch.kernels.vllm import entry as vllm
-from hisearch.kernels.vllm import loading_queue, memory, offload, step
+from hisearch.kernels.vllm import loading_queue, memory, offload, step, transfers
 
 
 @kernel
@@ -38,7 +38,7 @@ def _consider(sim, w, r, now, budget, skipped):
     if offloaded.loading == tl.LOADING:
         return loading_queue.SKIPPED
     if offloaded.loading == tl.NOTED:
-        offload.end_wait(sim, w, r)
+        transfers.end_wait(sim, w, r)
     if offloaded.loading == tl.LOADED:
         return loading_queue.resume(sim, w, r, now, budget, skipped)
     look = step.look_up(sim, w, r)
@@ -131,11 +131,11 @@ def _go_idle(sim, w, now, preempted):
     worker = sim.workers[w]
     row = 2 * w
     offload.look(sim, w, now, row)
-    again = preempted or offload.has_notes(sim, row)
+    again = preempted or transfers.has_notes(sim, row)
     offload.take_notes(sim, w, row)
     time = la.FOREVER_S
     if worker.waiting + sim.connectors[w].skipped + worker.running > 0:
-        time = now if again else offload.next_end_s(sim, w)
+        time = now if again else transfers.next_end_s(sim, w)
     if sim.config.scheduler_kind == la.LOCKSTEP:
         worker.look_s = time
     elif time < la.FOREVER_S:
@@ -209,7 +209,7 @@ def _catch_up(sim, w):
             context = worker.context_tokens + ended * worker.decoding
             _, end_s = fast_forward(sim.seconds, end_s, la.FOREVER_S, k - ended, worker.decoding, context, excess)
             ended = k
-            offload.begin_prepared(sim, w, end_s)
+            transfers.begin_prepared(sim, w, end_s)
             offload.end_transfers(sim, w, end_s, 2 * w)
         if connector.lagging:
             connector.lagging = 0
@@ -303,7 +303,7 @@ def receive(sim, w, r, now):
 @kernel
 def _reset(sim, w):
     queue.reset(sim, w, sim.config.capacity_pages)
-    offload.reset(sim, w)
+    transfers.reset(sim, w, offload.ROWS)
     if w == 0:
         sim.counters[la.FREE_TRANSFER] = -1
         runs.reset(sim)
@@ -324,7 +324,7 @@ def engine_entry(sim, op, w, r, now):
     elif op == Op.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
     elif op == Op.HALT:
-        offload.halt(sim, w, now)
+        transfers.halt(sim, w, offload.ROWS, now)
     elif op == Op.RESET:
         _reset(sim, w)
     return 0

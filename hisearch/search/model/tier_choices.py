@@ -111,7 +111,7 @@ class TierChoices:
             adapters=space.adapters,
             objects=space.objects,
             slots=slots,
-            host=space.host if tiers and space.has_objects else "beside",
+            host=space.host if tiers and space.has_objects else "separate",
             host_gib=ask("agent_host_gib", space.host_gib) if _lies_on_disk(space, tiers) else None,
             ahead_s=ahead_s,
         )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hisearch.base.policies import EVICTIONS
+from hisearch.base.policies import EVICTIONS, PREFETCHES, WRITE_POLICIES
 from hisearch.kernels.cache import foresight
 from hisearch.kernels.cache.store_queues import SHADOWS
 from hisearch.kernels.layout import hicache as hl
@@ -18,8 +18,6 @@ from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.specs.machines.parallelism import scheduler_ranks
 from hisearch.traces.compiled import TraceArrays
 
-_WRITE_HITS = {"write_back": 0, "write_through": 1, "write_through_selective": 2}
-_FETCH_POLICIES = {"best_effort": hl.BEST_EFFORT, "wait_complete": hl.WAIT_COMPLETE, "timeout": hl.TIMEOUT}
 _RECLAIMS = {"lazy": hl.LAZY, "periodic": hl.PERIODIC, "pressure": hl.PRESSURE}
 
 #: Share of what the host pool has beyond HBM that a worker's fetches may occupy together (HiCache).
@@ -88,7 +86,11 @@ def tier_record(plan: WorkerPlan) -> Any:
     movement = plan.movement
     if movement is None:
         return record
-    record["write_hits"] = _WRITE_HITS[movement.write_policy]
+    record["write_policy"] = WRITE_POLICIES.code(movement.write_policy)
+    record["prefetch"] = PREFETCHES.code(movement.prefetch)
+    for registry in (WRITE_POLICIES, PREFETCHES):
+        for name, value in registry.given_values(movement.parameters).items():
+            record[name] = value
     record["load_back_tokens"] = movement.load_back_tokens
     record["jumps"] = movement.jumps
     record["workers_per_node"] = plan.schedulers_per_node
@@ -98,14 +100,11 @@ def tier_record(plan: WorkerPlan) -> Any:
     host_tokens = plan.tiers[0].capacity_tokens
     record["storage"] = len(storage)
     record["exclusive"] = len(storage) > 1 and movement.hierarchy == "exclusive"
-    record["fetch_policy"] = _FETCH_POLICIES[movement.prefetch]
     record["fetch_threshold"] = movement.prefetch_threshold_tokens
     share, pool = (0.5, host_tokens) if fetches_by_hits(plan) else (_FETCH_SHARE, host_tokens - plan.kv_capacity_tokens)
     record["fetch_limit_tokens"] = int(share * pool)
     record["priorities"] = by_priority(plan)
     record["query_s"] = max(tier.query_s for tier in storage)
-    record["timeout_base_s"] = movement.prefetch_timeout_base_s
-    record["timeout_s_per_ki_token"] = movement.prefetch_timeout_s_per_ki_token
     return record
 
 
@@ -127,9 +126,8 @@ def _store_tier_records(plan: WorkerPlan, workers: int) -> Any:
         record["first_network"] = networks if _networked(tier, plan.movement) else -1
         record["pages"] = pages
         record["eviction"] = EVICTIONS.code(tier.eviction)
-        given = dict(tier.parameters)
-        for name, parameter in EVICTIONS.parameters().items():
-            record[name] = parameter.kernel_value(given.get(name, parameter.default))
+        for name, value in EVICTIONS.given_values(tier.parameters).items():
+            record[name] = value
         record["reclaim"] = _RECLAIMS[tier.reclaim]
         record["reclaim_period_s"] = tier.reclaim_period_s
         record["ttl_s"] = tier.ttl_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class SharedLink:
 class MovementPlan:
     """How KV moves between the tiers; the fields of ``specs.deployments.tiers.MovementSpec``, and the worker's links.
 
+    parameters: of the write and the prefetch policy, by name; defaults are absent.
     host_read, host_write: between HBM and host memory, all ranks of the worker at once. network_read, network_write:
     the node's network, if a tier lies behind it. shared: what they share with others beyond host_read and host_write.
     layers: of the model, which a load-back loads one by one.
@@ -84,12 +86,11 @@ class MovementPlan:
     load_back_tokens: int = 10
     prefetch: str = "best_effort"
     prefetch_threshold_tokens: int = 256
-    prefetch_timeout_base_s: float = 1.0
-    prefetch_timeout_s_per_ki_token: float = 0.25
     store_threshold: int = 0
     chunk_tokens: int = 256
     save_decode: bool = False
     hierarchy: str = "inclusive"
+    parameters: tuple[tuple[str, Any], ...] = ()
     host_read: TransferLaw = TransferLaw()
     host_write: TransferLaw = TransferLaw()
     network_read: TransferLaw | None = None

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hisearch.base.policies import EVICTIONS
+from hisearch.base.policies import EVICTIONS, PREFETCHES, WRITE_POLICIES
 from hisearch.latency.device_memory.plan import MemoryPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, SharedLink, TierPlan, TransferLaw
 from hisearch.specs.deployments.deployment import PoolSpec
@@ -198,10 +198,12 @@ def _movement_plan(
         per_token = memory.kv_bytes_per_token_per_rank * storing_ranks(pool, index, model)
         nodes = nodes_per_worker(pool.parallelism, host)
         network = link_law(host.network, per_token / storing_hosts(pool, index, model, nodes))
-    settings = pool.movement.model_dump(exclude={"kv_connector"})
+    own = {name for registry in (WRITE_POLICIES, PREFETCHES) for name in registry.parameters()}
+    settings = pool.movement.model_dump(exclude={"kv_connector", *own})
     return MovementPlan(
         kv_connector=pool.kv_connector,
         **settings,
+        parameters=tuple((name, getattr(pool.movement, name)) for name in sorted(own)),
         host_read=link,
         host_write=link,
         network_read=network,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hisearch.base.policies import WRITE_POLICIES
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.tier_checks import TierProblem, capacity_problems, other_memory, spread_of
 from hisearch.specs.documents.resolved import ResolvedDeployment
@@ -36,7 +37,10 @@ def _without_effect(pool: PoolSpec) -> Iterator[TierProblem]:
     if pool.tiers[0].eviction != pool.engine.eviction:
         message = f"SGLang evicts its host tier by engine.eviction, here {pool.engine.eviction}: no flag sets this one"
         yield TierProblem("tiers.0.eviction", message)
-    if pool.movement.write_policy == "write_back" and len(pool.tiers) > 1:
+    if WRITE_POLICIES[pool.movement.write_policy].at_eviction and len(pool.tiers) > 1:
         behind = " and ".join(tier.medium for tier in pool.tiers[1:])
-        message = f"write_back: SGLang writes nothing to storage then; nothing will ever be in {behind}, at full price"
+        message = (
+            f"{pool.movement.write_policy}: SGLang writes nothing to storage then; nothing will ever be in {behind}, "
+            "at full price"
+        )
         yield TierProblem("movement.write_policy", message)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from hisearch.specs.base import Count, DType, NonNegative, Positive, Strict
-from hisearch.specs.errors import KeyedError
+from hisearch.specs.errors import KeyedError, RenamedKeyWarning
 
 AgentPolicyName = Literal["lru", "by_slot", "queued", "duration", "steps", "distance"]
 DistanceSourceName = Literal["trace", "past", "last", "ewma", "survival", "oracle"]
@@ -19,7 +20,18 @@ ENGINE_POLICIES: dict[str, tuple[AgentPolicyName, ...]] = {"sglang": ("lru", "qu
 AGENT_ENGINES = ("sglang", "vllm")
 TargetName = Literal["q", "k", "v", "o", "gate", "up", "down"]
 ObjectScopeName = Literal["agent", "all"]
-HostName = Literal["beside", "tier"]
+
+
+def _current_host(value: object) -> object:
+    """A former name is read as before, with a note."""
+    if value != "beside":
+        return value
+    text = "agents: host: beside is called 'separate' now; the former name will stop working in 2.0"
+    warnings.warn(text, RenamedKeyWarning, stacklevel=2)
+    return "separate"
+
+
+HostName = Annotated[Literal["separate", "tier"], BeforeValidator(_current_host)]
 
 
 class AdaptersSpec(Strict):
@@ -77,8 +89,8 @@ class AgentMemorySpec(Strict):
         "max_lora_rank, vLLM max_loras and max_lora_rank). Absent, under SGLang: objects and KV share one pool.",
     )
     host: HostName = Field(
-        "beside",
-        description="Where objects lie in host memory, all of them from the beginning. beside: in memory of their own, "
+        "separate",
+        description="Where objects lie in host memory, all from the beginning. separate: in memory of their own, "
         "as large as it takes, which no tier pays for; tier: in that of the first tier, of which KV has what they "
         "leave. SGLang keeps every adapter that it was given, in addition to its host pool: give the tier the size of "
         "both.",
@@ -119,7 +131,7 @@ class AgentMemorySpec(Strict):
         if self.policy in ("lru", "by_slot", "queued") and (self.noise or self.bias != 1.0):
             raise ValueError(f"noise and bias: policy {self.policy} knows no distances")
         if self.host_gib is not None and self.host != "tier":
-            raise ValueError("host_gib: objects lie beside the tiers; set host: tier")
+            raise ValueError("host_gib: objects lie outside the tiers; set host: tier")
         if self.policy == "by_slot" and (self.objects or self.adapters is None or self.slots is None):
             raise ValueError("policy by_slot is about adapters alone, in slots")
         return self

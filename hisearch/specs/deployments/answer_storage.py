@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from hisearch.base.policies import WRITE_POLICIES
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.tier_checks import TierProblem, scope_of
 from hisearch.specs.machines.hardware import HostSpec, MediumSpec
@@ -53,8 +54,11 @@ def storage_problems(
         message = f"pool {front.name} reads from {last.medium} of scope {scope}, which decode workers do not reach"
         yield TierProblem("tiers", f"{message}: give it storage of scope cluster, as in {_EXAMPLE}")
         return
-    if front.movement.write_policy == "write_back":
-        message = f"pool {front.name} writes no prompt to storage under write_back, without which no output is found"
+    if WRITE_POLICIES[front.movement.write_policy].at_eviction:
+        message = (
+            f"pool {front.name} writes no prompt to storage under {front.movement.write_policy}, without which no "
+            "output is found"
+        )
         yield TierProblem("tiers", f"{message}: give it movement.write_policy write_through")
     if len(front.tiers) > 2 and front.movement.hierarchy == "exclusive":
         message = f"pool {front.name} keeps a page in one of two stores (movement.hierarchy exclusive)"

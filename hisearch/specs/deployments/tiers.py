@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from hisearch.base.policies import EVICTIONS
-from hisearch.specs.base import ENGINE_TITLES, Count, EngineName, NonNegative, NonNegativeInt, Positive, Strict
+from hisearch.base.policies import EVICTIONS, PREFETCHES, WRITE_POLICIES
+from hisearch.specs.base import ENGINE_TITLES, Count, EngineName, NonNegativeInt, Positive, Strict
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.machines.hardware import ScopeName
 from hisearch.specs.policies import name_type, parameters_model, summaries
@@ -22,17 +22,22 @@ KvConnectorName = Literal["hicache", "offload", "lmcache"]
 _STORE_EVICTIONS = {name: policy for name, policy in EVICTIONS.items() if policy.stores}
 if TYPE_CHECKING:
     TierEvictionName: TypeAlias = str
+    WritePolicyName: TypeAlias = str
+    PrefetchName: TypeAlias = str
 
     class _EvictionParameters(Strict):
         def __getattr__(self, name: str) -> Any: ...
 
+    class _MovementParameters(Strict):
+        def __getattr__(self, name: str) -> Any: ...
+
 else:
     TierEvictionName = name_type(_STORE_EVICTIONS)
+    WritePolicyName, PrefetchName = name_type(WRITE_POLICIES), name_type(PREFETCHES)
     _EvictionParameters = parameters_model("_EvictionParameters", EVICTIONS)
+    _MovementParameters = parameters_model("_MovementParameters", WRITE_POLICIES, PREFETCHES)
 
 ReclaimName = Literal["lazy", "periodic", "pressure"]
-WritePolicyName = Literal["write_through", "write_through_selective", "write_back"]
-PrefetchName = Literal["best_effort", "wait_complete", "timeout"]
 HierarchyName = Literal["inclusive", "exclusive"]
 
 #: KV connectors of each engine, its default first.
@@ -105,7 +110,7 @@ class TierSpec(_EvictionParameters):
         return self
 
 
-class MovementSpec(Strict):
+class MovementSpec(_MovementParameters):
     """How KV moves between device memory and the tiers. A setting that the connector lacks keeps its default."""
 
     renamed: ClassVar[dict[str, str]] = {"mover": "kv_connector"}
@@ -119,31 +124,20 @@ class MovementSpec(Strict):
     )
     write_policy: WritePolicyName = Field(
         "write_through",
-        description="HiCache --hicache-write-policy: copy to the host when KV is first inserted, when it is inserted "
-        "the second time, or when it is evicted, which then waits for the copy; SGLang writes nothing to a storage "
-        "tier then.",
+        description=f"HiCache --hicache-write-policy. {summaries(WRITE_POLICIES)}",
     )
     load_back_tokens: Count = Field(
         10, description="HiCache load_back_threshold, fixed in the engine: fewer tokens are not loaded from the host."
     )
     prefetch: PrefetchName = Field(
         "best_effort",
-        description="HiCache --hicache-storage-prefetch-policy: start a request with what has come from storage when "
-        "its turn comes, wait for all of it, or wait until a deadline. About a disk or pool behind the host's "
-        "memory, as all prefetch settings.",
+        description=f"HiCache --hicache-storage-prefetch-policy. {summaries(PREFETCHES)} About a disk or pool behind "
+        "the host's memory, as all prefetch settings.",
     )
     prefetch_threshold_tokens: Count = Field(
         256,
         description="HiCache prefetch_threshold in --hicache-storage-backend-extra-config: fewer missing tokens are "
         "not fetched from storage.",
-    )
-    prefetch_timeout_base_s: NonNegative = Field(
-        1.0,
-        description="HiCache prefetch_timeout_base in --hicache-storage-backend-extra-config: deadline of timeout, …",
-    )
-    prefetch_timeout_s_per_ki_token: NonNegative = Field(
-        0.25,
-        description="… and HiCache prefetch_timeout_per_ki_token: what every 1,024 tokens to fetch add to it.",
     )
     hierarchy: HierarchyName = Field(
         "inclusive",
@@ -163,13 +157,13 @@ class MovementSpec(Strict):
 #: Settings of a movement that only one KV connector has.
 _OWN: dict[KvConnectorName, tuple[str, ...]] = {
     "hicache": (
-        "write_policy", "load_back_tokens", "prefetch", "prefetch_threshold_tokens", "prefetch_timeout_base_s",
-        "prefetch_timeout_s_per_ki_token", "hierarchy",
+        "write_policy", "load_back_tokens", "prefetch", "prefetch_threshold_tokens", "hierarchy",
+        *WRITE_POLICIES.parameters(), *PREFETCHES.parameters(),
     ),
     "offload": ("store_threshold",),
     "lmcache": ("chunk_tokens", "save_decode"),
 }  # fmt: skip
-_STORAGE_ALONE = tuple(name for name in _OWN["hicache"] if name.startswith("prefetch"))
+_STORAGE_ALONE = ("prefetch", "prefetch_threshold_tokens", *PREFETCHES.parameters())
 
 #: Eviction policies of a KV connector's tiers; HiCache's storage is the operator's, and its host tier is what is
 #: simulated.

@@ -250,7 +250,7 @@ class AgentMemorySpace(Strict):
         default=[10.0], min_length=1, description="Policy distance: as Agents's ahead_s."
     )
     distance: DistanceSourceName = Field("trace", description="As Agents's distance.")
-    host: HostName = Field("beside", description="As Agents's host, of workers with tiers.")
+    host: HostName = Field("separate", description="As Agents's host, of workers with tiers.")
     host_gib: list[Positive | None] = Field(
         default=[None],
         min_length=1,
@@ -264,7 +264,7 @@ class AgentMemorySpace(Strict):
         if "by_slot" in self.policies and (self.adapters is None or self.objects or None in self.slots):
             raise ValueError("policies: by_slot is about adapters alone, in slots")
         if self.host != "tier" and any(self.host_gib):
-            raise ValueError("host_gib: objects lie beside the tiers; set host: tier")
+            raise ValueError("host_gib: objects lie outside the tiers; set host: tier")
         return self
 
     @property

@@ -186,16 +186,16 @@ class _Replay:
 
     def on_send(self, number: int, prompt: int, worker: int, *details: Any) -> None:
         """A request was sent to ``worker``."""
-        policy, now, told = self.recording.router.policy, 0.0, (int(self.place_of[worker]), self._guess())
+        policy, now, drawn = self.recording.router.policy, 0.0, (int(self.place_of[worker]), self._guess())
         if policy == "power_of_two" and details:
             first, first_load, second, second_load = details
-            told = (int(self.place_of[first]), int(self.place_of[second]))
+            drawn = (int(self.place_of[first]), int(self.place_of[second]))
             self._compare_loads({first: first_load, second: second_load})
         elif policy == "bucket" and details:
             now = details[0] / 1000.0
         elif policy == "dynamo_kv" and details:
             now = details[1] / 1000.0
-        place, by_chance = self.router.choose(prompt, now, told)
+        place, by_chance = self.router.choose(prompt, now, drawn)
         chosen = int(self.worker_of[place])
         self.counts["choices"] += 1
         self.counts["equal"] += chosen == worker

@@ -93,10 +93,9 @@ class StorageByHits(StorageTier):
         """When the next server ends a part, or a request has waited long enough."""
         end_s = self.next_end_s()
         times = [end_s] if end_s < float("inf") else []
-        if self.config.prefetch_policy == "timeout":
-            waits = [self.look_ups[owner] for owner in self.prefetches]
-            checks = [wait.wait_s + wait.timeout_s + AFTER_DEADLINE_S for wait in waits if wait.wait_s is not None]
-            times.extend(check for check in checks if check > self.clock.now_s)
+        waits = [self.look_ups[owner] for owner in self.prefetches]
+        checks = [wait.wait_s + wait.timeout_s + AFTER_DEADLINE_S for wait in waits if wait.wait_s is not None]
+        times.extend(check for check in checks if self.clock.now_s < check < float("inf"))
         return min(times, default=None)
 
     def _begin_query(self, prefetch: Prefetch, now: float) -> float:
@@ -257,21 +256,21 @@ class FetchesByHits:
         prefetch = self.storage.prefetches.get(live.request.id)
         if prefetch is None:
             return True
-        policy = self.storage.config.prefetch_policy
-        if policy == "wait_complete" or (policy == "timeout" and not self._is_late(prefetch)):
+        wait_s = rules.longest_wait_s(self.storage.config, len(prefetch.keys) * self.storage.page_size)
+        if wait_s is not None and not self._is_late(prefetch, wait_s):
             return False
-        if policy == "timeout":
+        if wait_s is not None:
             look_up = self.storage.look_ups[prefetch.owner]
             look_up.late, look_up.retry = True, False
         if prefetch.taken:
             self._keep(prefetch)
-        elif policy == "timeout":
+        elif wait_s is not None:
             self._detach(prefetch)
         else:
             self._give_up(prefetch)
         return True
 
-    def _is_late(self, prefetch: Prefetch) -> bool:
+    def _is_late(self, prefetch: Prefetch, wait_s: float) -> bool:
         look_up, now = self.storage.look_ups[prefetch.owner], self.cache.clock.now_s
         complete = prefetch.taken and prefetch.noted_pages >= prefetch.hit_pages
         waited = look_up.wait_s is not None and now - look_up.wait_s > look_up.timeout_s
@@ -279,5 +278,5 @@ class FetchesByHits:
             return True
         if look_up.wait_s is None:
             look_up.wait_s = now
-            look_up.timeout_s = rules.wait_s(self.storage.config, len(prefetch.keys), self.storage.page_size)
+            look_up.timeout_s = wait_s
         return False

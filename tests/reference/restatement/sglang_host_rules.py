@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from hisearch.base.policies import PREFETCHES
 from hisearch.validate.hicache_settings import HostTierConfig, StorageConfig
 
 #: Share of the host pool's size beyond the device's that prefetches may occupy together.
@@ -10,9 +13,16 @@ PREFETCH_SHARE = 0.8
 PREFETCH_SHARE_BY_HITS = 0.5
 
 
-def write_threshold(config: HostTierConfig) -> int:
-    """Hits at which a node is copied; ``write_back`` does not count them."""
-    return 1 if config.write_policy == "write_through" else 2
+def copies(config: HostTierConfig, hits: int) -> bool:
+    """Whether a node in HBM alone is copied by an insertion that is its ``hits``-th hit."""
+    if config.write_policy == "write_through_selective":
+        return hits >= 2
+    return config.write_policy == "write_through"
+
+
+def writes_at_eviction(config: HostTierConfig) -> bool:
+    """Whether nodes are copied when they are evicted; hits are not counted then."""
+    return config.write_policy == "write_back"
 
 
 def prefetch_limit_tokens(config: HostTierConfig, device_tokens: int, page_size: int, by_hits: bool) -> int:
@@ -23,11 +33,10 @@ def prefetch_limit_tokens(config: HostTierConfig, device_tokens: int, page_size:
     return int(PREFETCH_SHARE * (host_tokens - device_tokens))
 
 
-def timeout_s(config: StorageConfig, tokens: int) -> float:
-    """Longest wait of ``timeout`` for ``tokens`` hit tokens (0 while the query is under way)."""
-    return config.prefetch_timeout_base_s + tokens / 1024 * config.prefetch_timeout_per_ki_token_s
-
-
-def wait_s(config: StorageConfig, pages: int, page_size: int) -> float:
-    """The same from release 0.5.20 on, for ``pages`` looked up."""
-    return config.prefetch_timeout_base_s + pages * (page_size / 1024 * config.prefetch_timeout_per_ki_token_s)
+def longest_wait_s(config: StorageConfig, tokens: int) -> float | None:
+    """How long a request waits for a fetch of ``tokens``; None: it does not wait."""
+    if config.prefetch_policy == "timeout":
+        parameters = PREFETCHES.given_values(config.parameters)
+        per_ki_token_s = parameters["prefetch_timeout_s_per_ki_token"]
+        return float(parameters["prefetch_timeout_base_s"] + tokens / 1024 * per_ki_token_s)
+    return math.inf if config.prefetch_policy == "wait_complete" else None

@@ -171,10 +171,10 @@ class HostTree(RadixTree):
 
     def _count_hit(self, node: RadixNode, end: int, counted_from: int | None) -> None:
         """Count the hit of a node that ends with page ``end``; with enough of them it is copied."""
-        if self.config.write_policy == "write_back" or counted_from is None or end * self.page_size <= counted_from:
+        if rules.writes_at_eviction(self.config) or counted_from is None or end * self.page_size <= counted_from:
             return
         node.hits += 1
-        if node.on_host or node.hits < rules.write_threshold(self.config):
+        if node.on_host or not rules.copies(self.config, node.hits):
             return
         chain = [node]
         while self.holds("copies_chains") and not _parent(chain[0]).on_host:
@@ -194,7 +194,7 @@ class HostTree(RadixTree):
             return False
         node.on_host = True
         self._copied_from[node] = self._begin_of(node)
-        if self.holds("merges_copies") and self.config.write_policy != "write_back":
+        if self.holds("merges_copies") and not rules.writes_at_eviction(self.config):
             self.unwritten.append(node)
             self._unwritten_tokens += tokens
         else:
@@ -286,7 +286,7 @@ class HostTree(RadixTree):
             victim = min(leaves, key=lambda node: eviction_key(self.policy, node))
             if victim.on_host:
                 victim.on_device = False
-            elif self.config.write_policy != "write_back":
+            elif not rules.writes_at_eviction(self.config):
                 del _parent(victim).children[victim.pages[0]]
                 self.cut_off.extend(victim.children.values())
             elif self._copy_to_host(victim):

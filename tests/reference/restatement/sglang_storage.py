@@ -162,13 +162,9 @@ class StorageTier:
 
     def may_stop(self, prefetch: Prefetch) -> bool:
         """Whether the request need not wait any longer for its prefetch."""
-        policy = self.config.prefetch_policy
         complete = 0 < prefetch.hit_pages == prefetch.read_pages
-        return (
-            policy == "best_effort"
-            or complete
-            or (policy == "timeout" and self.clock.now_s - prefetch.begun_s > self._timeout_s(prefetch))
-        )
+        wait_s = self._longest_wait_s(prefetch)
+        return wait_s is None or complete or self.clock.now_s - prefetch.begun_s > wait_s
 
     def advance(self) -> None:
         """Advance the servers to now, in order of time."""
@@ -190,14 +186,13 @@ class StorageTier:
     def next_event_s(self) -> float | None:
         """When the next server ends a part, or the next prefetch times out."""
         times = [server.end_s for server in (self._queries, self._reader, self._writer) if server.end_s is not None]
-        if self.config.prefetch_policy == "timeout":
-            deadlines = (prefetch.begun_s + self._timeout_s(prefetch) for prefetch in self.prefetches.values())
-            checks = (deadline + AFTER_DEADLINE_S for deadline in deadlines)
-            times.extend(check for check in checks if check > self.clock.now_s)
+        waits = [(prefetch.begun_s, self._longest_wait_s(prefetch)) for prefetch in self.prefetches.values()]
+        checks = (begun_s + wait_s + AFTER_DEADLINE_S for begun_s, wait_s in waits if wait_s is not None)
+        times.extend(check for check in checks if self.clock.now_s < check < math.inf)
         return min(times, default=None)
 
-    def _timeout_s(self, prefetch: Prefetch) -> float:
-        return rules.timeout_s(self.config, prefetch.hit_pages * self.page_size)
+    def _longest_wait_s(self, prefetch: Prefetch) -> float | None:
+        return rules.longest_wait_s(self.config, prefetch.hit_pages * self.page_size)
 
     # ---- the servers -----------------------------------------------------------------------------------------------
 

@@ -164,7 +164,7 @@ def _lightest(fleet, route, k, least):
         if member.window_characters == least:
             fleet.candidates[route.first + count] = member.place
             count += 1
-    return np.int64(fleet.at_place[route.first + draws.one_of(fleet, route, k, count, route.told)])
+    return np.int64(fleet.at_place[route.first + draws.one_of(fleet, route, k, count, route.drawn)])
 
 
 @kernel

@@ -95,7 +95,7 @@ def choose(fleet, route, k, r, now):
         s = router_tree.deepest_match(fleet, k, r)
         matched, tokens = np.float32(fleet.trace.end_tokens[s]), np.float32(fleet.trace.input_tokens[r])
         if s > 0 and matched / tokens > np.float32(route.cache_threshold):
-            chosen = np.int64(fleet.at_place[route.first + router_tree.worker_named(fleet, route, k, s, route.told)])
+            chosen = np.int64(fleet.at_place[route.first + router_tree.worker_named(fleet, route, k, s, route.drawn)])
         elif not route.unmatched_to_fewest:
             chosen = np.int64(fleet.at_place[route.first + tournament.best(fleet.winners[row + flow.SMALLEST])])
         router_tree.note_match(fleet, route, k, s)

@@ -141,7 +141,7 @@ def _smallest(fleet, route, k, count, r):
         if _index_size(fleet, route, place, r) == least:
             fleet.candidates[route.first + smallest] = place
             smallest += 1
-    return np.int64(draws.one_of(fleet, route, k, smallest, route.told))
+    return np.int64(draws.one_of(fleet, route, k, smallest, route.drawn))
 
 
 @kernel

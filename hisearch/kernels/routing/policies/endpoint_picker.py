@@ -184,7 +184,7 @@ def _pick(fleet, route, k, best, total):
         if fleet.scores[route.first + place] == best:
             fleet.candidates[route.first + count] = fleet.members[fleet.up[route.first + place]].place
             count += 1
-    return np.int64(fleet.at_place[route.first + draws.one_of(fleet, route, k, count, route.told)])
+    return np.int64(fleet.at_place[route.first + draws.one_of(fleet, route, k, count, route.drawn)])
 
 
 @kernel

@@ -69,7 +69,7 @@ def _place_of_new(fleet, route, k):
         if load == least:
             fleet.candidates[route.first + count] = member.place
             count += 1
-    return np.int64(draws.one_of(fleet, route, k, count, route.told))
+    return np.int64(draws.one_of(fleet, route, k, count, route.drawn))
 
 
 @kernel

@@ -80,7 +80,7 @@ def _longest(fleet, route, r):
 def choose(fleet, route, k, r, now):
     """Any of those with the longest match; its chunks are known to have been sent there from now on."""
     count = _longest(fleet, route, r)
-    chosen = np.int64(fleet.at_place[route.first + draws.one_of(fleet, route, k, count, route.told)])
+    chosen = np.int64(fleet.at_place[route.first + draws.one_of(fleet, route, k, count, route.drawn)])
     word, bit = prefix_index.column(route, fleet.members[chosen].place)
     s = np.int64(fleet.trace.prompt_node[r])
     fleet.prefix_index[s, word + route.words // 2] |= bit

@@ -161,7 +161,7 @@ def choose(fleet, route, k, r, now):
             if member.inflight_requests == fewest:
                 fleet.candidates[route.first + count] = member.place
                 count += 1
-    chosen = np.int64(fleet.at_place[route.first + draws.one_of(fleet, route, k, count, route.told)])
+    chosen = np.int64(fleet.at_place[route.first + draws.one_of(fleet, route, k, count, route.drawn)])
     if fleet.trace.input_tokens[r] >= route.block_tokens:
         _enter(fleet, route, chosen, r, now)
     return chosen
