@@ -345,7 +345,11 @@ RULES: dict[str, tuple[Rule, ...]] = {
 GROUPS_CONSERVATIVENESS = 0.3
 
 #: First releases that have a setting, by engine and key of the deployment's engine.
-SETTINGS_SINCE: dict[str, dict[str, str]] = {"vllm": {"watermark": "0.24.0"}, "sglang": {}, "trtllm": {}}
+SETTINGS_SINCE: dict[str, dict[str, str]] = {
+    "vllm": {"watermark": "0.24.0", "long_prefill_adaptive": "0.31.0"},
+    "sglang": {},
+    "trtllm": {},
+}
 
 
 def fields_of(engine: str) -> list[tuple[str, str]]:

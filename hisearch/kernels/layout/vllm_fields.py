@@ -28,6 +28,7 @@ WORKER: list[tuple[str, str]] = [
 #: Settings of a pool.
 CONFIG: list[tuple[str, str]] = [
     ("long_prefill_tokens", "i8"),  # most tokens of one request a step; 0: no such limit
+    ("long_prefill_adaptive", "i8"),  # … unless an equal share of the step's budget is more
     ("reserve_full_prompt", "i8"),  # admission needs pages for all known tokens, not only for the first chunk
     ("watermark_pages", "i8"),  # pages that admission leaves free
     ("shared_outputs", "i8"),  # prompts may contain outputs of requests that still decode (owner_head)
