@@ -44,7 +44,7 @@ def _without_effect(pool: PoolSpec) -> Iterator[TierProblem]:
 
 
 def _by_former_rules(pool: PoolSpec) -> Iterator[TierProblem]:
-    """vLLM's offloading connector where that of 0.19 stands for a later release's."""
+    """The offloading connector of vLLM 0.19 where it stands for a later release's."""
     together = pool.attention_data_parallel == pool.pipeline_parallel == 1
     if pool.engine.name != "vllm" or pool.kv_connector != "offload" or not pool.tiers or together:
         return
