@@ -42,7 +42,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "unhashed_first",
             "0.24.0",
             "Freed blocks join the back of the free queue.",
-            "Freed blocks without a hash, which no look-up finds, join its front.",
+            "Freed blocks without a hash, which no look-up finds, join its front (since 0.23 those out of a window).",
             "block_pool.BlockPool.free_blocks",
         ),
         Rule(
@@ -90,20 +90,21 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
         Rule(
             "offloads_by_chunk",
-            "0.25.0",
+            "0.23.0",
             "The offloading connector lets blocks be hit once their request has ended, of which the device's blocks "
             "are kept until then.",
             "Blocks can be hit once they are copied, and a request waits for hits under way. Device blocks are free at "
-            "once; a step waits for the copy of one that is given away. Uses count when a request ends, thresholds by "
-            "offers (0.30 to 0.33). Attention groups and pipelines are simulated as before.",
+            "once; a step waits for the copy of one that is given away (all since 0.21, of outputs too). Uses count "
+            "when a request ends (0.31), thresholds by offers (0.30). Attention groups and pipelines are simulated as "
+            "before.",
             "kv_connector.v1.offloading.scheduler.OffloadingConnectorScheduler",
         ),
         Rule(
             "defers_frees",
             "0.30.0",
             "With a KV connector too, blocks are free when their request ends or is preempted.",
-            "With one and asynchronous scheduling they are once the steps launched by then have ended. A request in "
-            "the newest step is not preempted.",
+            "With one and asynchronous scheduling they are once the steps launched by then have ended (since 0.24). A "
+            "request in the newest step is not preempted.",
             "sched.scheduler.Scheduler._free_request_blocks",
         ),
         Rule(
@@ -237,7 +238,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
         Rule(
             "splits_at_prompt",
-            "0.5.21",
+            "0.5.20",
             "A finished request's prompt and output are one node.",
             "They are split, the prompt with a priority of one more.",
             "mem_cache.unified_radix_cache.UnifiedRadixCache.checkpoint_into_tree",
@@ -293,7 +294,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
         Rule(
             "keeps_creation",
-            "0.5.22",
+            "0.5.19",
             "The upper part of a split node is new.",
             "It was created when the node was.",
             "mem_cache.unified_cache.unified_tree_core.UnifiedTreeCore._split_node",
@@ -302,19 +303,19 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "filters_every_pass",
             "0.5.23",
             "A request that finished in a decode step stays in the batch until the next decode pass.",
-            "It leaves at the next pass; an empty batch is not full.",
+            "It leaves at the next pass; an empty batch is not full (since 0.5.22).",
             "managers.scheduler.Scheduler.get_next_batch_to_run",
         ),
         Rule(
             "copies_chains",
-            "0.5.22",
+            "0.5.19",
             "A node that has the hits is copied to the host alone.",
             "Nodes above it that are not on the host are copied before.",
             "mem_cache.unified_cache.unified_tree_core.UnifiedTreeCore._build_backup_kv_action",
         ),
         Rule(
             "merges_copies",
-            "0.5.22",
+            "0.5.21",
             "Each node is copied to the host by itself; write_back waits for all that it evicts.",
             "What the results of a step or a pass add is one copy; write_back waits for each, and drops nodes where "
             "the host is full.",
@@ -373,7 +374,11 @@ RULES: dict[str, tuple[Rule, ...]] = {
 GROUPS_CONSERVATIVENESS = 0.3
 
 #: First releases that have a setting, by engine and key of the deployment's engine.
-SETTINGS_SINCE: dict[str, dict[str, str]] = {"vllm": {"watermark": "0.24.0"}, "sglang": {}, "trtllm": {}}
+SETTINGS_SINCE: dict[str, dict[str, str]] = {
+    "vllm": {"watermark": "0.24.0", "long_prefill_adaptive": "0.31.0"},
+    "sglang": {},
+    "trtllm": {},
+}
 
 
 def fields_of(engine: str) -> list[tuple[str, str]]:

@@ -93,8 +93,9 @@ def draw(rng: random.Random, feature: str | None = None) -> tuple[dict[str, Any]
     from vllm.config import SchedulerConfig
 
     settings, rows, block_tokens = (FEATURES[feature] if feature else random_case)(rng)
-    if "watermark" not in inspect.signature(SchedulerConfig).parameters:
-        del settings["watermark"]
+    for key in ("watermark", "long_prefill_token_threshold_adaptive"):
+        if key not in inspect.signature(SchedulerConfig).parameters:
+            del settings[key]
     if not has_retention():
         settings.pop("prefix_cache_retention_interval", None)
     if feature == "offload" and not vllm_offload.has_new_worker():

@@ -4,8 +4,8 @@ Copies to the host run one after another, copies to the device too, each beginni
 it has ended. A copy to the host waits for the steps that were launched before it. As of the releases whose worker
 starts loads behind the launch of a step, a copy to the device waits for that step too.
 
-Requests that finish in one step are handed to the connector in the order in which they finished: the engine keeps them
-in a set, whose order changes from run to run.
+The engine keeps requests that finished, and those whose stores ended, in sets of names, whose order changes from run to
+run and decides which blocks are free first. Here it is that in which stores ended, then that of finishing.
 """
 
 from __future__ import annotations
@@ -73,9 +73,10 @@ class Worker:
         self.now_s = self.device_free_s = 0.0
         self.to_host = _Stream(self, offload["to_host"], block_tokens)
         self.to_device = _Stream(self, offload["to_device"], block_tokens)
+        self.finished = finished
         self.has_new = has_new_worker()
         try:
-            self.side = self._new_side(scheduler, finished) if self.has_new else self._old_side(scheduler)
+            self.side = self._new_side(scheduler) if self.has_new else self._old_side(scheduler)
         except ImportError:
             raise CaseError("offload: this vLLM has another connector; those of 0.19 and 0.33 are recorded") from None
 
@@ -91,7 +92,7 @@ class Worker:
         side.worker.register_handler(CPULoadStoreSpec, GPULoadStoreSpec, _Handler(self.to_device, 1))
         return side
 
-    def _new_side(self, scheduler: Any, finished: Iterable[str]) -> Any:
+    def _new_side(self, scheduler: Any) -> Any:
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import build_offloading_config
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
         from vllm.v1.kv_offload.factory import OffloadingSpecFactory
@@ -105,7 +106,7 @@ class Worker:
 
         def build_in_order(output: Any) -> Any:
             unordered = output.finished_req_ids
-            output.finished_req_ids = [name for name in finished if name in unordered]
+            output.finished_req_ids = [name for name in self.finished if name in unordered]
             metadata = build(output)
             output.finished_req_ids = unordered
             return metadata
@@ -136,11 +137,19 @@ class Worker:
         self.side.start_kv_transfers(output.kv_connector_metadata)
         if has_batch or self.has_new:
             self.side.prepare_store_kv(output.kv_connector_metadata)
+        order = [] if self.has_new else self._release_order(output.finished_req_ids)
         sent, received = self.side.get_finished(output.finished_req_ids)
+        sent = sorted(sent or (), key=order.index)
         ended = {"finished_sending": sent or None, "finished_recving": received or None}
         if self.has_new:
             ended["kv_connector_worker_meta"] = self.side.build_connector_worker_meta()
         return KVConnectorOutput(**ended)
+
+    def _release_order(self, finished: set[str]) -> list[str]:
+        """Requests of stores that have ended by now, as their last one did; then those that ``finished``."""
+        ended = [self.side._jobs[job][0] for job, end_s in self.to_host.jobs if end_s <= self.now_s]
+        last = list(dict.fromkeys(name for name in reversed(ended) if name not in finished))
+        return [*reversed(last), *(name for name in self.finished if name in finished)]
 
     def ends_s(self) -> list[float]:
         """When the copies end of which the engine does not know yet."""

@@ -28,6 +28,7 @@ SETTINGS = {
     "enable_chunked_prefill": Setting("chunked_prefill", *_FLAG, default=True),
     "policy": Setting("policy", (str,), "fcfs or priority", default="fcfs", choices=("fcfs", "priority")),
     "long_prefill_token_threshold": Setting("long_prefill_token_threshold", *_INTEGER, default=0),
+    "long_prefill_token_threshold_adaptive": Setting("long_prefill_token_threshold_adaptive", *_FLAG, default=False),
     "scheduler_reserve_full_isl": Setting("scheduler_reserve_full_isl", *_FLAG, default=True),
     "async_scheduling": Setting("async_scheduling", *_FLAG, default=False),
     "max_model_len": Setting("max_model_len", *_INTEGER, default=65536, least=2),
@@ -43,6 +44,7 @@ SETTINGS = {
 #: Settings under the same name in a recording and as an argument of vLLM's ``SchedulerConfig``.
 _SCHEDULER_KEYS = (
     "policy", "long_prefill_token_threshold", "scheduler_reserve_full_isl", "async_scheduling", "watermark",
+    "long_prefill_token_threshold_adaptive",
 )  # fmt: skip
 BLOCK_KEY = "block_size"
 _MODEL = {

@@ -105,6 +105,7 @@ class VllmSettings(_Settings):
     policy: Literal["fcfs", "priority"] = "fcfs"
     chunked_prefill: bool = True
     long_prefill_token_threshold: NonNegativeInt = 0
+    long_prefill_token_threshold_adaptive: bool = False
     scheduler_reserve_full_isl: bool = True
     async_scheduling: bool = False
     max_model_len: _Tokens = 65536

@@ -204,6 +204,7 @@ def _vllm(settings: VllmSettings) -> EngineSpec:
         overlap=settings.async_scheduling,
         chunked_prefill=settings.chunked_prefill,
         long_prefill_tokens=settings.long_prefill_token_threshold,
+        long_prefill_adaptive=settings.long_prefill_token_threshold_adaptive,
         reserve_full_prompt=settings.scheduler_reserve_full_isl,
         watermark=settings.watermark,
     )

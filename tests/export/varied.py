@@ -73,7 +73,10 @@ _OF_ENGINE: dict[str, Settings] = {
     },
 }
 _OF_RELEASE: dict[str, Settings] = {
-    "vllm-0.33.0": {"watermark": ({"watermark": 0.05}, {})},
+    "vllm-0.33.0": {
+        "watermark": ({"watermark": 0.05}, {}),
+        "shares of a step": ({"long_prefill_tokens": 512, "long_prefill_adaptive": True}, {}),
+    },
     "sglang-0.5.9": {"lmcache": ({}, {"tiers": [_DRAM], "movement": {"kv_connector": "lmcache"}})},
     "sglang-0.5.23": {"slru": ({"eviction": "slru"}, {})},
 }

@@ -305,6 +305,7 @@ def vllm_config(engine: EngineSpec, capacity_tokens: int) -> vllm.VllmConfig:
         prefix=engine.prefix_caching,
         chunked_prefill=engine.chunked_prefill,
         long_prefill_token_threshold=engine.long_prefill_tokens,
+        long_prefill_token_threshold_adaptive=engine.long_prefill_adaptive,
         scheduler_reserve_full_isl=engine.reserve_full_prompt,
         policy="priority" if engine.schedule == "priority" else "fcfs",
         async_scheduling=engine.overlap,
@@ -460,6 +461,7 @@ def vllm_engines() -> st.SearchStrategy[EngineSpec]:
         schedule=st.sampled_from(["fcfs", "fcfs", "priority"]),
         chunked_prefill=st.sampled_from([True, True, True, False]),
         long_prefill_tokens=st.sampled_from([0, 0, 5, 24]),
+        long_prefill_adaptive=st.booleans(),
         reserve_full_prompt=st.sampled_from([True, True, False]),
         watermark=st.sampled_from([0.0, 0.0, 0.1]),
     )

@@ -1,7 +1,7 @@
 """vLLM 0.19 with its native ``OffloadingConnector``, restated on top of the scheduler.
 
-There is no recording of it. Every rule below was looked up in vLLM as of 0.19 (file in brackets, ``conn`` being
-``distributed/kv_transfer/kv_connector/v1/offloading/``) unless it is marked *assumed*.
+Recorded with synchronous scheduling. Every rule below was looked up in vLLM as of 0.19 unless it is marked *assumed*.
+File in brackets, ``conn`` being ``distributed/kv_transfer/kv_connector/v1/offloading/``.
 
 Look-ups
 - A waiting request without computed tokens is looked up in host memory behind its hits on the device, at every pass
@@ -46,8 +46,8 @@ Completion
   makes one more pass for those that finished, then sleeps until the next arrival. [v1/engine/core.py] *Assumed*: passes
   without a preceding event do not count (the real ones, thousands a second, would touch and count blocks each time).
 - *Assumed*: a pass without a batch checks nothing while another batch is outstanding.
-- *Assumed*: of requests released together, those whose transfers ended first are first (the engine keeps them in a
-  set).
+- Of requests released together, those whose transfers ended first are first, as in recordings: the engine keeps them in
+  a set, whose order changes from run to run.
 """
 
 from __future__ import annotations

@@ -129,7 +129,8 @@ class ChunkOffloadWorker(VllmWorker):
     @property
     def has_work(self) -> bool:
         """Whether requests are unfinished, or a pass has something to do for those that finished."""
-        return bool(self._has_unfinished or self._finished or self._prepared or self._stores)
+        unnoted = any(notes.stores for notes in self._queue)
+        return bool(self._has_unfinished or self._finished or self._prepared or self._stores or unnoted)
 
     @property
     def _has_unfinished(self) -> bool:

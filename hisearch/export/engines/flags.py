@@ -244,6 +244,7 @@ VLLM: Table = (
     ),
     ("--disable-chunked-prefill", lambda c: not c.pool.engine.chunked_prefill and says(c, "has_opposites")),
     ("--long-prefill-token-threshold", lambda c: c.pool.engine.long_prefill_tokens or None),
+    ("--long-prefill-token-threshold-adaptive", lambda c: c.pool.engine.long_prefill_adaptive),
     ("--no-scheduler-reserve-full-isl", lambda c: not c.pool.engine.reserve_full_prompt),
     ("--enable-prefix-caching", lambda c: c.pool.engine.prefix_caching),
     ("--no-enable-prefix-caching", lambda c: not c.pool.engine.prefix_caching and not says(c, "has_opposites")),

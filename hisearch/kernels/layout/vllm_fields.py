@@ -33,6 +33,7 @@ WORKER: list[tuple[str, str]] = [
 #: Settings of a pool.
 CONFIG: list[tuple[str, str]] = [
     ("long_prefill_tokens", "i8"),  # most tokens of one request a step; 0: no such limit
+    ("long_prefill_adaptive", "i8"),  # … unless an equal share of the step's budget is more
     ("reserve_full_prompt", "i8"),  # admission needs pages for all known tokens, not only for the first chunk
     ("watermark_pages", "i8"),  # pages that admission leaves free
     ("draft_tokens", "i8"),  # drafted for each request that has made a token; 0: no speculation

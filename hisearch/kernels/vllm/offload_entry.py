@@ -164,9 +164,10 @@ def _fast_forward_limit(sim, w, preempted):
     limit = step.fast_forward_limit(sim, w, preempted)
     if not (looks or shared or sim.config.log):
         return limit
-    ahead = 0 if sim.config.overlap else 1
+    # A pass takes a page that a waiting request may hit, and stores the block that its step fills.
+    filling = 0 if sim.config.overlap else 1
     steps = 1
-    while steps < limit and lists.pages_needed(sim, w, steps + ahead) == 0:
+    while steps < limit and lists.pages_needed(sim, w, steps) + lists.pages_needed(sim, w, steps + filling) == 0:
         steps += 1
     return steps
 

@@ -18,17 +18,23 @@ from hisearch.kernels.vllm import memory
 def cut(sim, w, tokens):
     """``tokens`` of one request, cut to what a step computes of it at most."""
     limit = sim.config.long_prefill_tokens
-    if limit <= 0 or (sim.config.lone_prompt_uncut and _is_alone(sim, w)):
+    if limit <= 0:
         return tokens
+    if sim.config.lone_prompt_uncut:
+        requests = _unfinished(sim, w)
+        if requests <= 1:
+            return tokens
+        if sim.config.long_prefill_adaptive:
+            limit = max(limit, sim.config.chunk_tokens // requests)
     return min(tokens, limit)
 
 
 @kernel
-def _is_alone(sim, w):
-    """Whether the worker has a single request, running, waiting or waiting for its KV."""
+def _unfinished(sim, w):
+    """Requests of the worker: running, waiting or waiting for their KV."""
     worker = sim.workers[w]
     loading = sim.connectors[w].skipped if w < sim.connectors.shape[0] else 0
-    return schedulers.running(sim, w) + worker.waiting + worker.kv_pending + loading <= 1
+    return schedulers.running(sim, w) + worker.waiting + worker.kv_pending + loading
 
 
 @kernel

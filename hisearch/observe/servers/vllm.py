@@ -47,6 +47,7 @@ TABLE = {
     "policy": "engine.schedule",
     "scheduling_policy": "engine.schedule",
     "long_prefill_token_threshold": "engine.long_prefill_tokens",
+    "long_prefill_token_threshold_adaptive": "engine.long_prefill_adaptive",
     "scheduler_reserve_full_isl": "engine.reserve_full_prompt",
     "watermark": "engine.watermark",
     "tensor_parallel_size": "tensor_parallel",

@@ -127,6 +127,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         overlap=engine.overlap and plan.scheduler_kind != "pipe",
         chunked_prefill=engine.chunked_prefill,
         long_prefill_tokens=engine.long_prefill_tokens,
+        long_prefill_adaptive=engine.long_prefill_adaptive,
         reserve_full_prompt=engine.reserve_full_prompt,
         # Of all blocks: the pool has one more, which never holds KV.
         watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page + 1)),

@@ -120,6 +120,11 @@ class EngineSpec(Strict):
     long_prefill_tokens: NonNegativeInt = Field(
         0, description="vLLM long_prefill_token_threshold: most tokens of one request in a step; 0 sets no limit."
     )
+    long_prefill_adaptive: bool = Field(
+        False,
+        description="vLLM long_prefill_token_threshold_adaptive: the limit is at least an equal share of a step's "
+        "tokens for each request that runs or waits.",
+    )
     reserve_full_prompt: bool = Field(
         True, description="vLLM scheduler_reserve_full_isl: admit a prompt only where all of it has room."
     )

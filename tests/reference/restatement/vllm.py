@@ -41,6 +41,7 @@ class VllmConfig:
         prefix: prefix caching.
         chunked_prefill: False: a prompt is never split by the budget.
         long_prefill_token_threshold: most tokens of one request per step; 0 is off.
+        long_prefill_token_threshold_adaptive: at least an equal share of max_tokens for each request.
         scheduler_reserve_full_isl: admission needs free blocks for all known tokens, not only for the first chunk.
         policy: ``fcfs`` or ``priority``.
         async_scheduling: a batch is formed while the one before it runs.
@@ -55,6 +56,7 @@ class VllmConfig:
     prefix: bool = True
     chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold_adaptive: bool = False
     scheduler_reserve_full_isl: bool = True
     policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: bool = False
@@ -111,7 +113,7 @@ class VllmWorker:
         self._shares: dict[LiveRequest, int] = {}
         self._preempted: list[LiveRequest] = []
         self._futile = 0
-        self._lone = False
+        self._requests = 0
 
     @property
     def most_outstanding(self) -> int:
@@ -227,7 +229,7 @@ class VllmWorker:
         """One pass: fills ``_shares`` (request -> tokens, in batch order) and ``_preempted``."""
         self._shares = {}
         self._preempted = []
-        self._lone = len(self.running) + self.queued <= 1
+        self._requests = len(self.running) + self.queued
         self._schedule_running()
         if not self._preempted:
             self._admit(now)
@@ -312,9 +314,14 @@ class VllmWorker:
 
     def _cut(self, tokens: int) -> int:
         threshold = self.config.long_prefill_token_threshold
-        if "lone_prompt_uncut" in self.config.rules and self._lone:
+        if threshold == 0:
             return tokens
-        return min(tokens, threshold) if threshold else tokens
+        if "lone_prompt_uncut" in self.config.rules:
+            if self._requests <= 1:
+                return tokens
+            if self.config.long_prefill_token_threshold_adaptive:
+                threshold = max(threshold, self.config.max_tokens // self._requests)
+        return min(tokens, threshold)
 
     def _blocks_missing(self, live: LiveRequest, share: int) -> int:
         return _ceil_div(live.computed + share, self.config.block_size) - len(live.blocks)
