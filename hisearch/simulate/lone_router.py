@@ -81,8 +81,14 @@ class LoneRouter:
 
         flow.join(self._fleet, int(self._fleet.at_place[worker]), request)
 
+    def count_answer(self, request: int, worker: int, change: int) -> None:
+        """The answer to ``request`` of the disaggregated ``worker`` begins (``change`` 1) or ends (-1)."""
+        from hisearch.kernels.traffic import flow
+
+        flow.count_answer(self._fleet, int(self._fleet.at_place[worker]), request, change)
+
     def first_token(self, request: int, worker: int) -> None:
-        """``worker`` has made the first token of ``request``."""
+        """``worker`` has made the first token of ``request``, as a router that tracks blocks is told."""
         from hisearch.kernels.traffic import active_blocks
 
         active_blocks.end_prefill(self._fleet, int(self._fleet.at_place[worker]), request)
@@ -121,6 +127,11 @@ class LoneRouter:
     def tree_tokens(self) -> I8:
         """Tokens that cache_aware's tree holds for each worker, shape (W,)."""
         return self._by_place("prefix_index_tokens")
+
+    @property
+    def answers(self) -> I8:
+        """Requests with an answer under way on each disaggregated worker, shape (W,)."""
+        return self._by_place("streaming")
 
     @property
     def loads(self) -> I8:

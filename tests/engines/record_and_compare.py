@@ -38,7 +38,8 @@ def main() -> int:
     for title in options.engine or [*ENGINES, ROUTER.title]:
         try:
             if title == ROUTER.title:
-                status = status or (0 if compare_router(options.cases, options.seed) else 1)
+                for feature in ("", "pd"):
+                    status = status or (0 if compare_router(options.cases, options.seed, feature) else 1)
                 continue
             is_equal = compare(ENGINES[title], options.cases, options.seed, shorten=not options.keep_long)
             for feature in features(ENGINES[title]):
@@ -82,16 +83,18 @@ def compare(engine: Engine, cases: int, seed: int, *, feature: str = "", shorten
     return not wrong and len(recordings) >= LEAST_RECORDED * cases
 
 
-def compare_router(cases: int, seed: int) -> bool:
-    """Whether the simulator makes every choice that the router makes; prints how many, and what differs."""
-    out = ROOT / ".engines" / "recordings" / f"{ROUTER.title}-{seed}"
-    record(ROUTER, out, "--random", str(cases), "--seed", str(seed))
+def compare_router(cases: int, seed: int, feature: str) -> bool:
+    """Whether the simulator makes every choice that the router makes; prints how many, and what differs.
+
+    ``feature``: "pd": before prefill and decode workers.
+    """
+    title = f"{ROUTER.title}-{feature}" if feature else ROUTER.title
+    out = ROOT / ".engines" / "recordings" / f"{title}-{seed}"
+    record(ROUTER, out, "--random", str(cases), "--seed", str(seed), *(["--with", feature] if feature else []))
     found = list(validate_routers(sorted(out.glob("*.json.gz"))))
     wrong = [case for case in found if not case.ok]
     choices = sum(case.choices for case in found)
-    print(
-        f"{ROUTER.title}: {len(found) - len(wrong)} of {len(found)} recordings and their {choices} choices reproduced"
-    )
+    print(f"{title}: {len(found) - len(wrong)} of {len(found)} recordings and their {choices} choices reproduced")
     for case in wrong:
         print(f"  {case.file}: {case.error or f'{case.choices - case.equal} of {case.choices} choices differ'}")
     return not wrong and len(found) >= LEAST_RECORDED * cases

@@ -31,8 +31,8 @@ _PARAMETERS = {
     "router_temperature": "router_temperature",
     "router_ttl_secs": "router_ttl_s",
 }
-#: Settings that events say the effect of: a recording tells when trees were trimmed, and whether loads were answered.
-_TOLD = ("eviction_interval_secs", "get_load")
+#: Settings without a parameter: events tell when trees were trimmed, and workers and clients are not the router's.
+_TOLD = ("eviction_interval_secs", "get_load", "stream")
 #: What an event's list has, beside its kind, at least.
 _LEAST = {"send": 2, "first_token": 1, "finish": 1, "evict": 2, "poll": 1, "adjust": 2}
 
@@ -68,6 +68,7 @@ class RouterRecording:
         workers: how many.
         disaggregated: whether they are prefill workers.
         answers_loads: whether workers told their loads.
+        streamed: whether answers were streams, which a router of disaggregated workers counts from their first byte on.
         requests: how many prompts there are, sent or not.
         text_rule, segments, prompts, join: see ``texts.prompts_of``; prompts is None where none has a text.
         lengths: characters of each prompt, where texts do not matter.
@@ -81,6 +82,7 @@ class RouterRecording:
     workers: int
     disaggregated: bool
     answers_loads: bool
+    streamed: bool
     requests: int
     text_rule: str
     segments: tuple[tuple[int, int], ...]
@@ -112,6 +114,7 @@ def read_router_recording(path: Path) -> RouterRecording:
         file.workers,
         "PD" in file.endpoint,
         file.settings.get("get_load", True) is True,
+        file.settings.get("stream", False) is True,
         1 + max([*sent, len(file.prompts or ()) - 1, len(file.lengths or ()) - 1]),
         file.text_rule or "",
         segments,

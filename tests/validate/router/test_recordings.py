@@ -20,6 +20,8 @@ FOLDER = (
 FILES = sorted(FOLDER.glob("*.json.gz"))
 #: Of Dynamo's router, by ``python -m hisearch.record dynamo --random 4``.
 DYNAMO = sorted((Path(__file__).parent / "dynamo").glob("*.json.gz"))
+#: Before prefill and decode workers, by ``python -m hisearch.record router --random 16 --with pd``: some of them.
+PD = sorted((Path(__file__).parent / "pd").glob("*.json.gz"))
 needs_recordings = pytest.mark.skipif(
     not FILES, reason="no recordings of routers: set HISEARCH_SHARED to the folder that holds validation/"
 )
@@ -57,6 +59,23 @@ def test_every_choice_is_dynamo_s(path: Path) -> None:
     assert case.error is None
     assert case.equal == case.choices > 200
     assert case.drawn < case.choices / 10
+
+
+@pytest.mark.parametrize("path", PD, ids=lambda path: path.name)
+def test_every_choice_before_prefill_and_decode_workers_is_the_real_router_s(path: Path) -> None:
+    case = validate_router(path)
+    assert case.error is None
+    assert case.ok
+    assert case.equal == case.choices > 100
+
+
+def test_an_answer_counts_from_its_first_byte_on_where_it_is_a_stream(tmp_path: Path) -> None:
+    """Before prefill and decode workers; the same choices with whole answers are another router's."""
+    recording: dict[str, Any] = json.loads(gzip.decompress(PD[0].read_bytes()))
+    assert recording["settings"]["stream"]
+    recording["settings"]["stream"] = False
+    (tmp_path / "changed.json").write_text(json.dumps(recording))
+    assert not validate_router(tmp_path / "changed.json").ok
 
 
 def test_dynamo_with_another_weight_is_another_router(tmp_path: Path) -> None:
