@@ -276,7 +276,7 @@ class Fleet(Handle):
         worker whose prompts have a node, of length 0 without it; uncached (N,): see UNCACHED.
     affinity (N,): consistent_hash: where on the ring a request's key lies; consistent_hashing: the key's hash. ring
         (points,), ring_member (points,): the members' points on it, ascending.
-    key (N,): manual: a request's session, a column of keys_known (routes, sessions), see KEY; of length 0 without manual.
+    key (N,): manual: a request's session, a column of keys_known (routes, sessions), see KEY; empty without manual.
     window (2 N,): bucket: requests sent, in order, separately for each front; sent_s (2 N,): when; window_member
         (2 N,): to which member; bounds (W,): longest prompt of each bucket; lengths (2 N,): scratch.
     transfer, kv_transfers (N,), action_heap (N,), nics (2 W,): KV transfers; kv_transfers and action_heap of length 1
