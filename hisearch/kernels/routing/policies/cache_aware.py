@@ -73,6 +73,7 @@ ROUTER = RouterPolicy(
     sees=("requests", "prompts"),
     product="sglang-router",
     hash_order=True,
+    cost="log(workers) + the prompt's path",
 )
 
 

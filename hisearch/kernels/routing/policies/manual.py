@@ -45,6 +45,7 @@ ROUTER = RouterPolicy(
     sees=("requests", "keys"),
     product="sglang-router",
     hash_order=True,
+    cost="1; workers, for a new session",
 )
 RANDOM, MIN_LOAD = 0, 1
 
