@@ -95,6 +95,7 @@ PRODUCTION_STACK = {
                 "modelURL": str,
                 "replicaCount": int,
                 "resources": {"requests": _QUANTITIES, "limits": _QUANTITIES},
+                "shmSize": str,
                 "nodeSelectorTerms": [{"matchExpressions": [{"key": str, "operator": str, "values": _WORDS}]}],
                 "env": POD,
                 "vllmConfig": {"tensorParallelSize": int, "enablePrefixCaching": bool, "extraArgs": _WORDS},

@@ -24,6 +24,8 @@ PLATFORM = Platform(
     rank=5,
 )
 _PORT = 8000
+#: Shared memory of collectives between ranks, which counts as the container's; the size in vLLM's own examples.
+_SHARED_GIB = 16
 #: The chart's command line ends with what listens where.
 _LISTENING_WORDS = 4
 
@@ -51,7 +53,10 @@ def _engine(export: Export, replica: Container) -> dict[str, Any]:
     pool = export.launches[0].pool
     repository, tag = replica.image.rsplit(":", 1)
     label, value = export.node_label(pool)
-    memory = {"memory": f"{replica.memory_gib}Gi", "ephemeral-storage": f"{export.storage_gib(replica)}Gi"}
+    memory = {
+        "memory": f"{replica.memory_gib + _SHARED_GIB}Gi",
+        "ephemeral-storage": f"{export.storage_gib(replica)}Gi",
+    }
     model = {
         "name": resource_name(export.model.rsplit("/", 1)[-1]),
         "repository": repository,
@@ -62,6 +67,7 @@ def _engine(export: Export, replica: Container) -> dict[str, Any]:
             "requests": {"cpu": str(replica.cores), **memory},
             "limits": {"nvidia.com/gpu": str(replica.accelerators), **memory},
         },
+        "shmSize": f"{_SHARED_GIB}Gi",
         "nodeSelectorTerms": [{"matchExpressions": [{"key": label, "operator": "In", "values": [value]}]}],
         "env": [
             {
