@@ -145,6 +145,8 @@ class _Replay:
         self.sent_to: dict[int, int] = {}
         #: Of disaggregated workers, requests that the router counts.
         self.answering: set[int] = set()
+        #: Prompts that each worker has cached, by its events.
+        self.cached: list[set[int]] = [set() for _ in range(recording.workers)]
         self.drawn_workers: list[int] = []
         self.outcome = RouterCase(str(recording.path), recording.router.policy)
         self.counts: dict[str, Any] = dict.fromkeys(
@@ -231,6 +233,18 @@ class _Replay:
             self.answering.remove(prompt)
             self.router.count_answer(prompt, self.sent_to[prompt], -1)
         self.router.finish(prompt, self.sent_to.pop(prompt))
+
+    def on_stored(self, _number: int, prompt: int, worker: int) -> None:
+        """The worker told that it has the prompt's whole blocks."""
+        self.cached[worker].add(prompt)
+        self.router.set_cached(int(self.place_of[worker]), self.cached[worker])
+
+    def on_removed(self, _number: int, prompt: int) -> None:
+        """Workers told that they have no more what only this prompt needs."""
+        for worker, prompts in enumerate(self.cached):
+            if prompt in prompts:
+                prompts.remove(prompt)
+                self.router.set_cached(int(self.place_of[worker]), prompts)
 
     def on_evict(self, _number: int, before: dict[str, int], after: dict[str, int]) -> None:
         """The tree was trimmed, of so many characters by worker to so many."""
