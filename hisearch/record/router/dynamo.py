@@ -33,6 +33,8 @@ from hisearch.record.router.run import RecordingError
 _SETTLE_S = 0.01
 #: An event reaches the index within; the first ones make the router find the workers. Seconds.
 _EVENT_S, _FINDING_S = 0.03, 2.0
+#: Rounds of events until the router has to have found all workers.
+_TRIES = 4
 #: Blocks and batches of workers, so large that no request waits.
 _BLOCKS, _RUNNING, _BATCH = 1_000_000, 10_000, 1_000_000
 
@@ -193,6 +195,23 @@ class _Cache:
         return hashes
 
 
+async def _be_heard(router: Any, caches: list[_Cache]) -> None:
+    """Let every worker store blocks until the router's index has the latest of each; the first ones may be lost.
+
+    Raises:
+        RecordingError: it does not hear of a worker.
+    """
+    for turn in range(_TRIES):
+        first = 0x110000 * (turn + 1)  # No character is one of these tokens.
+        for cache in caches:
+            cache.store(list(range(first, first + cache.block)))
+        await asyncio.sleep(_FINDING_S)
+        heard = Counter(event["event"]["dp_rank"] for event in json.loads(await router.dump_events()))
+        if turn > 0 and all(heard[rank] >= turn for rank in range(len(caches))):
+            return
+    raise RecordingError("the router does not hear of every worker's blocks")
+
+
 async def _record(name: str, case: dict[str, Any]) -> dict[str, Any]:
     """The case with the worker of each prompt, how many of its blocks were known there, and when, in milliseconds."""
     from dynamo import _core as dynamo  # type: ignore[import-not-found]  # only where it is recorded
@@ -220,10 +239,7 @@ async def _record(name: str, case: dict[str, Any]) -> dict[str, Any]:
         for rank in range(case["workers"]):
             publisher = dynamo.KvEventPublisher(endpoint, kv_block_size=block, dp_rank=rank, enable_local_indexer=True)
             caches.append(_Cache(publisher, block))
-        for first in (0x110000, 0x120000):  # No character is one of these tokens.
-            for cache in caches:
-                cache.store(list(range(first, first + block)))
-            await asyncio.sleep(_FINDING_S)
+        await _be_heard(router, caches)
     sent_to: dict[int, int] = {}
     events: list[list[Any]] = []
     began = time.monotonic()
