@@ -117,6 +117,18 @@ def test_codes_are_places_in_the_order_of_names() -> None:
     )
 
 
+def test_the_page_says_what_a_request_costs_each_router() -> None:
+    """As the policies' files declare it; see docs/cluster.md, which router decides by what."""
+    page = (Path(__file__).parents[1] / "docs" / "cluster.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:-1] for line in page.split("| policy | decides by |")[1].splitlines()[2:]]
+    told = {
+        name.strip(" `"): cells[-1].strip()
+        for cells in rows[: next(k for k, cells in enumerate(rows) if not cells)]
+        for name in cells[0].split(",")
+    }
+    assert told == {name: policy.cost for name, policy in ROUTERS.items()}
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of router policies."""

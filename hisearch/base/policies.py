@@ -42,8 +42,8 @@ class RouterPolicy(Policy):
     the workers' caches or of prompt lengths, of no use in front of decode workers. tracks: what the router has to keep
     while requests come and go: members by ``requests`` or ``tokens`` in flight, ``keys`` or ``blocks`` in flight.
     sees: what it knows beyond the list of workers (a key of ``SIGHTS``). age: parameter that says how old that may be;
-    "": it is of now. product: router that has it; "": none but hisearch. hash_order: ties go by an order of the workers
-    that is drawn at each start, which the product's hash map gives.
+    "": it is of now. cost: looks that a request costs it. product: router that has it; "": none but hisearch.
+    hash_order: ties go by an order of the workers that is drawn at each start, which the product's hash map gives.
     """
 
     state: tuple[State, ...] = ()
@@ -52,6 +52,7 @@ class RouterPolicy(Policy):
     tracks: tuple[str, ...] = ()
     sees: tuple[str, ...] = ()
     age: str = ""
+    cost: str = ""
     product: str = ""
     hash_order: bool = False
 

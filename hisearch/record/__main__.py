@@ -24,6 +24,8 @@ def _record_router(options: argparse.Namespace) -> int:
 
     real = dynamo if options.engine == "dynamo" else run
     random_case = dynamo.random_case if options.engine == "dynamo" else cases.random_case
+    if options.feature is not None:
+        random_case = dynamo.random_events_case if options.engine == "dynamo" else cases.random_pd_case
     try:
         real.version()
         if options.cases:
@@ -97,6 +99,14 @@ def _parser() -> argparse.ArgumentParser:
                 help="draw cases of --random with drafted tokens, with LMCache's connector, as installed, with vLLM's "
                 "OffloadingConnector, or with sliding windows",
             )
+        for router, feature, what in (
+            ("router", "pd", "before prefill or decode workers"),
+            ("dynamo", "events", "by the workers' KV events, which need nats-server"),
+        ):
+            if name == router:
+                command.add_argument(
+                    "--with", dest="feature", choices=(feature,), help=f"draw cases of --random {what}"
+                )
         command.add_argument(
             "--out", type=Path, required=True, metavar="DIR", help="folder of the recordings; what it holds is skipped"
         )

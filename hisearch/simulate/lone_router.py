@@ -6,6 +6,7 @@ It drives the kernels that simulate routers in a fleet. Workers are told by thei
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -81,11 +82,31 @@ class LoneRouter:
 
         flow.join(self._fleet, int(self._fleet.at_place[worker]), request)
 
+    def count_answer(self, request: int, worker: int, change: int) -> None:
+        """The answer to ``request`` of the disaggregated ``worker`` begins (``change`` 1) or ends (-1)."""
+        from hisearch.kernels.traffic import flow
+
+        flow.count_answer(self._fleet, int(self._fleet.at_place[worker]), request, change)
+
     def first_token(self, request: int, worker: int) -> None:
-        """``worker`` has made the first token of ``request``."""
+        """``worker`` has made the first token of ``request``, as a router that tracks blocks is told."""
         from hisearch.kernels.traffic import active_blocks
 
         active_blocks.end_prefill(self._fleet, int(self._fleet.at_place[worker]), request)
+
+    def set_cached(self, worker: int, requests: Iterable[int]) -> None:
+        """The whole prompts of ``requests`` are in the cache of ``worker``, and nothing else; of routers that look."""
+        from hisearch.kernels.routing import prefix_index
+
+        word, bit = prefix_index.column(self._route, worker)
+        bit = np.uint64(bit)
+        index, trace = self._fleet.prefix_index, self._fleet.trace
+        index[:, word] &= ~bit
+        for request in requests:
+            node = int(trace.prompt_node[request])
+            while node > 0 and not index[node, word] & bit:
+                index[node, word] |= bit
+                node = int(trace.parent[node])
 
     def tell(self, worker: int, waiting: int, running: int, usage: float) -> None:
         """What the metrics of ``worker`` say: requests that wait and run, share of KV memory that they hold."""
@@ -121,6 +142,11 @@ class LoneRouter:
     def tree_tokens(self) -> I8:
         """Tokens that cache_aware's tree holds for each worker, shape (W,)."""
         return self._by_place("prefix_index_tokens")
+
+    @property
+    def answers(self) -> I8:
+        """Requests with an answer under way on each disaggregated worker, shape (W,)."""
+        return self._by_place("streaming")
 
     @property
     def loads(self) -> I8:

@@ -152,8 +152,12 @@ _ROWS = (
     Engine("sglang", "0.5.23", _SGLANG, ("sglang==0.5.23",), ((3, 11), (3, 13))),
 )  # fmt: skip
 ENGINES = {engine.title: engine for engine in _ROWS}
-#: sglang-router, whose choices are recorded before workers that only answer.
-ROUTER = Engine("router", "0.3.2", ("sglang-router==0.3.2",), (), ((3, 10), (3, 13)), needs_torch=False)
+#: sglang-router, before workers that only answer, and Dynamo's router, for workers that are never called.
+_ROUTERS = (
+    Engine("router", "0.3.2", ("sglang-router==0.3.2",), (), ((3, 10), (3, 13)), needs_torch=False),
+    Engine("dynamo", "1.1.1", ("ai-dynamo-runtime==1.1.1",), (), ((3, 10), (3, 13)), needs_torch=False),
+)
+ROUTERS = {router.title: router for router in _ROUTERS}
 
 
 def record(engine: Engine, out: Path, *arguments: str) -> None:

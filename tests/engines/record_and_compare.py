@@ -1,13 +1,14 @@
 """Hold the simulator and its exports against the modelled engines, on fresh random cases: ``make test-engines``.
 
-Each engine, and sglang-router, records cases with seeds that were never used before, and the simulator repeats them. A
-difference of an engine is made as short as it can be and kept. Each engine's own parser reads the command lines that
-exports write.
+Each engine, sglang-router and Dynamo's router record cases with seeds that were never used before, and the simulator
+repeats them. A difference of an engine is made as short as it can be and kept. Each engine's own parser reads the
+command lines that exports write.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from hisearch.validate.router.replay import validate_routers
 from hisearch.validate.scheduler import SchedulerCase, validate_recordings
-from tests.engines.environments import ENGINES, ROOT, ROUTER, Engine, NoEngineError, record
+from tests.engines.environments import ENGINES, ROOT, ROUTERS, Engine, NoEngineError, record
 from tests.engines.exported_commands import refused_commands
 from tests.engines.shrink import shrink_recording
 
@@ -28,17 +29,19 @@ def main() -> int:
     """Record and compare; the exit status is 1 where something differs, 2 where an engine could not be asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--engine", action="append", choices=sorted([*ENGINES, ROUTER.title]), help="may be repeated (default: all)"
+        "--engine", action="append", choices=sorted([*ENGINES, *ROUTERS]), help="may be repeated (default: all)"
     )
     parser.add_argument("--cases", type=int, default=40, metavar="N", help="random cases of each engine (default: 40)")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 10**8, help="the first (default: the time)")
     parser.add_argument("--keep-long", action="store_true", help="do not shorten what differs")
     options = parser.parse_args()
     status = 0
-    for title in options.engine or [*ENGINES, ROUTER.title]:
+    for title in options.engine or [*ENGINES, *ROUTERS]:
         try:
-            if title == ROUTER.title:
-                status = status or (0 if compare_router(options.cases, options.seed) else 1)
+            if title in ROUTERS:
+                for feature in ["", *features(ROUTERS[title])]:
+                    same = compare_router(ROUTERS[title], options.cases, options.seed, feature)
+                    status = status or (0 if same else 1)
                 continue
             is_equal = compare(ENGINES[title], options.cases, options.seed, shorten=not options.keep_long)
             for feature in features(ENGINES[title]):
@@ -55,8 +58,10 @@ def main() -> int:
 
 
 def features(engine: Engine) -> list[str]:
-    """What cases are recorded with beside the settings of every case."""
-    return ["windows", "drafts", "offload", "lmcache"] if engine.name == "vllm" else []
+    """What cases are recorded with beside the settings of every case; KV events go through NATS, where that is."""
+    if engine.name == "dynamo":
+        return ["events"] if shutil.which("nats-server") else []
+    return {"vllm": ["windows", "drafts", "offload", "lmcache"], "router": ["pd"]}.get(engine.name, [])
 
 
 def compare(engine: Engine, cases: int, seed: int, *, feature: str = "", shorten: bool) -> bool:
@@ -82,16 +87,18 @@ def compare(engine: Engine, cases: int, seed: int, *, feature: str = "", shorten
     return not wrong and len(recordings) >= LEAST_RECORDED * cases
 
 
-def compare_router(cases: int, seed: int) -> bool:
-    """Whether the simulator makes every choice that the router makes; prints how many, and what differs."""
-    out = ROOT / ".engines" / "recordings" / f"{ROUTER.title}-{seed}"
-    record(ROUTER, out, "--random", str(cases), "--seed", str(seed))
+def compare_router(router: Engine, cases: int, seed: int, feature: str) -> bool:
+    """Whether the simulator makes every choice that the router makes; prints how many, and what differs.
+
+    ``feature``: see ``features``.
+    """
+    title = f"{router.title}-{feature}" if feature else router.title
+    out = ROOT / ".engines" / "recordings" / f"{title}-{seed}"
+    record(router, out, "--random", str(cases), "--seed", str(seed), *(["--with", feature] if feature else []))
     found = list(validate_routers(sorted(out.glob("*.json.gz"))))
     wrong = [case for case in found if not case.ok]
     choices = sum(case.choices for case in found)
-    print(
-        f"{ROUTER.title}: {len(found) - len(wrong)} of {len(found)} recordings and their {choices} choices reproduced"
-    )
+    print(f"{title}: {len(found) - len(wrong)} of {len(found)} recordings and their {choices} choices reproduced")
     for case in wrong:
         print(f"  {case.file}: {case.error or f'{case.choices - case.equal} of {case.choices} choices differ'}")
     return not wrong and len(found) >= LEAST_RECORDED * cases

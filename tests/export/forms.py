@@ -74,6 +74,38 @@ ENDPOINT_PICKER = {
     "schedulingProfiles": [{"name": str, "plugins": [{"pluginRef": str, "weight": float}]}],
 }
 
+_QUANTITIES = {"cpu": str, "memory": str, "ephemeral-storage": str, "nvidia.com/gpu": str}
+#: vLLM's chart ``vllm-stack``: vllm-project/production-stack, ``helm/values.schema.json`` at 01eaf92.
+PRODUCTION_STACK = {
+    "routerSpec": {
+        "enableRouter": bool,
+        "replicaCount": int,
+        "serviceDiscovery": str,
+        "routingLogic": str,
+        "sessionKey": str,
+    },
+    "servingEngineSpec": {
+        "enableEngine": bool,
+        "containerPort": int,
+        "modelSpec": [
+            {
+                "name": str,
+                "repository": str,
+                "tag": str,
+                "modelURL": str,
+                "replicaCount": int,
+                "resources": {"requests": _QUANTITIES, "limits": _QUANTITIES},
+                "shmSize": str,
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": str, "operator": str, "values": _WORDS}]}],
+                "env": POD,
+                "vllmConfig": {"tensorParallelSize": int, "enablePrefixCaching": bool, "extraArgs": _WORDS},
+            }
+        ],
+    },
+}
+#: AIBrix's chart: vllm-project/aibrix, ``dist/chart/values.schema.json`` at 0120c1b.
+AIBRIX = {"gatewayPlugin": {"replicaCount": int, "container": {"envs": {"*": str}}}}
+
 _LWS_POD = {"metadata": {"labels": {"*": str}}, "spec": POD}
 LEADER_WORKER_SET = {
     "apiVersion": str,

@@ -11,6 +11,7 @@ import yaml
 
 from hisearch.export.engines.launch import ExportError
 from hisearch.export.expressible import narrowed
+from hisearch.export.platforms.aibrix import gateway_values
 from hisearch.export.platforms.dynamo import router_words
 from hisearch.export.platforms.llm_d import scheduler_values
 from hisearch.specs.deployments.routing import RouterSpec
@@ -103,7 +104,7 @@ def test_llm_d_s_scheduler_has_all_that_is_not_usual() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ["dynamo_kv", "endpoint_picker"])
+@pytest.mark.parametrize("policy", ["dynamo_kv", "endpoint_picker", "prefix_cache"])
 def test_other_exports_get_the_nearest_policy_and_say_so(
     policy: str, build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path
 ) -> None:
@@ -112,6 +113,7 @@ def test_other_exports_get_the_nearest_policy_and_say_so(
     assert f"has no {policy}: it was given cache_aware" in (tmp_path / "README.md").read_text()
     assert (tmp_path / "llm-d/scheduler-values.yaml").exists() == (policy == "endpoint_picker")
     assert (tmp_path / "dynamo").exists() == (policy == "dynamo_kv")
+    assert (tmp_path / "aibrix").exists() == (policy == "prefix_cache")
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -154,10 +156,88 @@ def test_production_stack_s_router_has_one_size_of_chunks(
         export_all(deployment, build_model(), build_accelerator(), tmp_path)
 
 
+#: ``routingLogic`` that the chart's schema lists.
+LOGICS = {"roundrobin", "session", "prefixaware", "kvaware", "disaggregated_prefill"}
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "prefix_aware", "consistent_hashing"])
+def test_production_stack_s_chart_has_the_model_and_the_router(
+    policy: str, build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path
+) -> None:
+    deployment = build_deployment(engine={"name": "vllm"}, router={"policy": policy})
+    export_all(deployment, build_model(), build_accelerator(), tmp_path)
+    values = yaml.safe_load((tmp_path / "production-stack/values.yaml").read_text())
+    forms.check(values, forms.PRODUCTION_STACK)
+    router, (model,) = values["routerSpec"], values["servingEngineSpec"]["modelSpec"]
+    assert router["routingLogic"] in LOGICS
+    assert ("sessionKey" in router) == (router["routingLogic"] == "session") == (policy == "consistent_hashing")
+    assert model["replicaCount"] == deployment.pool.replicas
+    assert model["resources"]["limits"]["nvidia.com/gpu"] == str(deployment.pool.tensor_parallel)
+    parsed = parse("vllm", model["vllmConfig"]["extraArgs"])
+    assert "--port" not in parsed
+    assert parsed["--tensor-parallel-size"] == [str(model["vllmConfig"]["tensorParallelSize"])]
+    script = (tmp_path / "vllm/run.sh").read_text()
+    assert ("--session-key x-session-id" in script) == (policy == "consistent_hashing")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"engine": {"name": "sglang"}, "router": {"policy": "prefix_aware"}}, "starts vLLM, not sglang"),
+        ({"engine": {"name": "vllm"}}, "has nothing like cache_aware"),
+    ],
+)
+def test_what_production_stack_s_chart_lacks_is_said(
+    changes: Any, reason: str, build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path
+) -> None:
+    export_all(build_deployment(**changes), build_model(), build_accelerator(), tmp_path)
+    assert not (tmp_path / "production-stack").exists()
+    assert reason in (tmp_path / "README.md").read_text()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_aibrix_finds_the_pods_and_its_gateway_chooses_as_simulated(
+    engine: str, build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path
+) -> None:
+    router = {"policy": "prefix_cache", "block_characters": 128, "imbalance_requests": 16, "deviation_factor": 2}
+    deployment = build_deployment(engine={"name": engine}, router=router)
+    export_all(deployment, build_model(), build_accelerator(), tmp_path)
+    values = yaml.safe_load((tmp_path / "aibrix/gateway-values.yaml").read_text())
+    forms.check(values, forms.AIBRIX)
+    assert values["gatewayPlugin"]["container"]["envs"] == {
+        "ROUTING_ALGORITHM": "prefix-cache",
+        "AIBRIX_PREFIX_CACHE_TOKENIZER_TYPE": "character",
+        "AIBRIX_PREFIX_CACHE_BLOCK_SIZE": "128",
+        "AIBRIX_PREFIX_CACHE_BLOCK_NUMBER": "200000",
+        "AIBRIX_PREFIX_CACHE_EVICTION_DURATION_MINS": "20",
+        "AIBRIX_PREFIX_CACHE_POD_RUNNING_REQUEST_IMBALANCE_ABS_COUNT": "16",
+        "AIBRIX_PREFIX_CACHE_STANDARD_DEVIATION_FACTOR": "2",
+    }
+    workers, *_, service = yaml.safe_load_all((tmp_path / "aibrix/manifests.yaml").read_text())
+    name = service["metadata"]["name"]
+    labels = workers["spec"]["template"]["metadata"]["labels"]
+    assert labels == {
+        "model.aibrix.ai/name": name, "model.aibrix.ai/port": "8000", "model.aibrix.ai/engine": engine,
+    }  # fmt: skip
+    assert workers["spec"]["replicas"] == deployment.pool.replicas
+    (container,) = workers["spec"]["template"]["spec"]["containers"]
+    words = container["args"][container["args"].index("$(MODEL)") + 1 :]
+    assert parse(engine, words)["--served-model-name"] == [name]
+    assert "routing-strategy: prefix-cache" in (tmp_path / "aibrix/README.md").read_text()
+    validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    for manifest in yaml.safe_load_all((tmp_path / "aibrix/manifests.yaml").read_text()):
+        validator.validate(manifest, "1.30", strict=True)
+
+
+def test_aibrix_s_gateway_forgets_after_whole_minutes() -> None:
+    with pytest.raises(ExportError, match=r"whole minutes, not after 90\.0 s"):
+        gateway_values(spec(policy="prefix_cache", index_ttl_s=90.0))
+
+
 def test_an_exportable_space_keeps_them() -> None:
     space = make_problem().space
     routing = RoutingSpace(policies=["kv_aware", "dynamo_kv", "endpoint_picker", "prefix_aware", "prefix_cache"])
     kept = narrowed(space.model_copy(update={"routing": routing})).routing.policies
-    assert kept == ["dynamo_kv", "endpoint_picker", "prefix_aware"]
+    assert kept == ["dynamo_kv", "endpoint_picker", "prefix_aware", "prefix_cache"]
     with pytest.raises(KeyedError, match="no router that is exported has kv_aware"):
         narrowed(space.model_copy(update={"routing": RoutingSpace(policies=["kv_aware"])}))

@@ -23,7 +23,7 @@ def test_a_platform_declares_itself_and_writes_files(name: str) -> None:
 
 
 def test_platforms_are_written_in_the_order_of_their_ranks() -> None:
-    assert list(PLATFORMS) == ["scripts", "compose", "kubernetes", "llm_d", "dynamo"]
+    assert list(PLATFORMS) == ["scripts", "compose", "kubernetes", "llm_d", "dynamo", "production_stack", "aibrix"]
     assert len({platform.rank for platform in PLATFORMS.values()}) == len(PLATFORMS)
 
 

@@ -79,9 +79,9 @@ def export(
 ) -> None:
     """Write a run's recommendation as launch scripts and manifests.
 
-    For bare machines, Docker Compose, Kubernetes, llm-d and Dynamo, with benchmarks to check it; of several pools each
-    one's servers and the router that knows them. An earlier export's own files in the folder are replaced; where others
-    are in the way, nothing is written.
+    For bare machines, Docker Compose, Kubernetes, llm-d, Dynamo, production-stack and AIBrix, with benchmarks to check
+    it; of several pools each one's servers and the router that knows them. An earlier export's own files in the folder
+    are replaced; where others are in the way, nothing is written.
     """
     options.check_choice("--engine", engine, ("sglang", "vllm", "trtllm"))
     if engine is not None and trial is not None:

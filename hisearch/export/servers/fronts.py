@@ -29,6 +29,12 @@ STACK_VERSION = "0.1.11"
 _STACK_IMAGE = "lmcache/lmstack-router:latest"
 _STACK_PACKAGE = f"git+https://github.com/vllm-project/production-stack@vllm-stack-{STACK_VERSION}"
 _STACK_COMMAND = "vllm-router"
+#: The header that names a session; any other does, as long as clients send it.
+STACK_SESSION_KEY = "x-session-id"
+#: Simulated policy -> what its router calls it.
+_STACK_LOGICS: dict[RouterName, str] = {
+    "round_robin": "roundrobin", "prefix_aware": "prefixaware", "consistent_hashing": "session",
+}  # fmt: skip
 #: ``HashTrie``'s default; no flag sets another.
 _STACK_CHUNK_CHARACTERS = 128
 
@@ -45,10 +51,12 @@ _TRTLLM_ROUTERS: dict[RouterName, tuple[dict[str, Any], bool]] = {
 }
 
 #: Policies of platforms' own routers -> the nearest that the routers here have; their platform gets them as they are.
-PLATFORM_POLICIES: dict[RouterName, RouterName] = {"dynamo_kv": "cache_aware", "endpoint_picker": "cache_aware"}
+PLATFORM_POLICIES: dict[RouterName, RouterName] = {
+    "dynamo_kv": "cache_aware", "endpoint_picker": "cache_aware", "prefix_cache": "cache_aware",
+}  # fmt: skip
 
 #: Simulated policies that have a front of their own, before unified workers.
-FRONT_POLICIES: tuple[RouterName, ...] = ("prefix_aware",)
+FRONT_POLICIES: tuple[RouterName, ...] = ("prefix_aware", "consistent_hashing")
 
 #: Returns a server's address for the front, without ``http://``.
 Address = Callable[[Server], str]
@@ -155,6 +163,8 @@ def front_config(deployment: DeploymentSpec, servers: Sequence[Server], address:
 def nearest_routers(deployment: DeploymentSpec) -> list[tuple[RouterName, str]]:
     """Simulated policies that the front lacks, each with the front's nearest."""
     policies = (deployment.router.policy, deployment.decode_router.policy)
+    if _is_stack(deployment) and deployment.router.policy == "consistent_hashing":
+        return [("consistent_hashing", "session, a ring of hashes")]
     if not is_disaggregated(deployment) or deployment.pool.engine.name != "trtllm":
         return [(policy, PLATFORM_POLICIES[policy]) for policy in policies if policy in PLATFORM_POLICIES]
     nearest = [(policy, *_TRTLLM_ROUTERS[policy]) for policy in policies]
@@ -167,12 +177,25 @@ def _is_stack(deployment: DeploymentSpec) -> bool:
 
 
 def _stack_words(router: RouterSpec) -> list[str]:
-    if router.chunk_characters != _STACK_CHUNK_CHARACTERS:
+    logic = stack_logic(router)
+    return ["--routing-logic", logic, *(["--session-key", STACK_SESSION_KEY] if logic == "session" else [])]
+
+
+def stack_logic(router: RouterSpec) -> str:
+    """What production-stack's router calls a simulated policy.
+
+    Raises:
+        ExportError: it lacks the policy or a setting of it.
+    """
+    if router.policy not in _STACK_LOGICS:
+        takes = ", ".join(_STACK_LOGICS)
+        raise ExportError(f"production-stack's router has nothing like {router.policy}; it takes {takes}")
+    if router.policy == "prefix_aware" and router.chunk_characters != _STACK_CHUNK_CHARACTERS:
         raise ExportError(
             f"production-stack's router matches {_STACK_CHUNK_CHARACTERS} characters at once and has no flag for "
             f"chunk_characters: {router.chunk_characters}"
         )
-    return ["--routing-logic", "prefixaware"]
+    return _STACK_LOGICS[router.policy]
 
 
 def _router_flags(router: RouterSpec) -> list[tuple[str, ...]]:

@@ -208,6 +208,7 @@ def _arrival(fleet, r, now):
         _give_up(fleet, r, now)
     else:
         hand.state = fl.ARRIVED
+        flow.count_answers(fleet, r, 1)
         losses.tell(fleet, hand.source, Op.RELEASE_KV, r, now)
         losses.tell(fleet, hand.target, Op.RECEIVE_KV, r, now)
 

@@ -101,6 +101,8 @@ def _lose_decode(fleet, r, now):
     hand = fleet.kv_transfers[r]
     if hand.state == fl.COMPUTING or hand.state == fl.MOVING:
         return
+    if hand.state == fl.ARRIVED:
+        flow.count_answers(fleet, r, -1)
     if hand.state == fl.COMPUTED or hand.state == fl.ARRIVED:
         let_go(fleet, hand.source, r, now)
     try_again(fleet, r, now)

@@ -41,6 +41,7 @@ MEMBER = np.dtype(
         ("gone_s", "f8"),  # when it had drained, or died; NaN: not
         ("inflight_tokens", "i8"),  # prompt tokens of its requests in flight
         ("inflight_requests", "i8"),
+        ("streaming", "i8"),  # disaggregated: requests with an answer under way, from it or from its decode worker
         ("outstanding_tokens", "i8"),  # likewise, only of prompts without a first token
         ("prefix_index_tokens", "i8"),  # cache_aware: prompt tokens of it in the router's tree
         ("taken", "i8"),  # requests sent to it
@@ -272,7 +273,7 @@ class Fleet(Handle):
         worker whose prompts have a node, of length 0 without it; uncached (N,): see UNCACHED.
     affinity (N,): consistent_hash: where on the ring a request's key lies; consistent_hashing: the key's hash. ring
         (points,), ring_member (points,): the members' points on it, ascending.
-    key (N,): manual: row of a request's session in keys_known (sessions,), see KEY; of length 0 without manual.
+    key (N,): manual: a request's session, a column of keys_known (routes, sessions), see KEY; empty without manual.
     window (2 N,): bucket: requests sent, in order, separately for each front; sent_s (2 N,): when; window_member
         (2 N,): to which member; bounds (W,): longest prompt of each bucket; lengths (2 N,): scratch.
     transfer, kv_transfers (N,), action_heap (N,), nics (2 W,): KV transfers; kv_transfers and action_heap of length 1
@@ -319,7 +320,7 @@ class Fleet(Handle):
         "ring": Array("u8", 1),
         "ring_member": Array("i4", 1),
         "key": Array("i4", 1),
-        "keys_known": Array(KEY, 1),
+        "keys_known": Array(KEY, 2),
         "window": Array("i4", 1),
         "window_member": Array("i4", 1),
         "sent_s": Array("f8", 1),

@@ -127,6 +127,17 @@ def announce_end(fleet, r, now):
 
 
 @kernel
+def counted_requests(fleet, m):
+    """Requests of member ``m`` that cache_aware and manual compare.
+
+    Of disaggregated workers sglang-router 0.3.2 counts requests from the first byte of a streamed answer on, so that
+    no prompt that is being computed counts (``routers/http/pd_router.rs: create_streaming_response``).
+    """
+    member = fleet.members[m]
+    return member.streaming if fleet.routes[member.route].disaggregated else member.inflight_requests
+
+
+@kernel
 def note_load(fleet, m):
     """Update the tournaments after a change in member ``m``'s load."""
     member = fleet.members[m]
@@ -136,8 +147,9 @@ def note_load(fleet, m):
     row = ROWS * member.route
     place = member.place
     if _TRACKS_REQUESTS >> route.policy & 1:
-        tournament.put(fleet.keys[row + FEWEST], fleet.winners[row + FEWEST], place, member.inflight_requests)
-        tournament.put(fleet.keys[row + MOST], fleet.winners[row + MOST], place, -member.inflight_requests)
+        requests = counted_requests(fleet, m)
+        tournament.put(fleet.keys[row + FEWEST], fleet.winners[row + FEWEST], place, requests)
+        tournament.put(fleet.keys[row + MOST], fleet.winners[row + MOST], place, -requests)
     if _TRACKS_TOKENS >> route.policy & 1:
         load = member.inflight_tokens / member.weight
         tournament.put(fleet.keys[row + LIGHTEST], fleet.winners[row + LIGHTEST], place, load)
@@ -162,17 +174,36 @@ def join(fleet, m, r):
     member.inflight_requests += 1
     member.inflight_tokens += tokens
     member.outstanding_tokens += tokens
-    if _TRACKS_KEYS >> fleet.routes[member.route].policy & 1:
+    route = fleet.routes[member.route]
+    if _TRACKS_KEYS >> route.policy & 1 and not route.disaggregated:
         _count_key(fleet, member, r, 1)
-    if _TRACKS_BLOCKS >> fleet.routes[member.route].policy & 1:
+    if _TRACKS_BLOCKS >> route.policy & 1:
         active_blocks.enter(fleet, m, r)
     note_load(fleet, m)
 
 
 @kernel
+def count_answer(fleet, m, r, change):
+    """The answer to request ``r`` of disaggregated member ``m`` begins (``change`` 1) or ends (-1)."""
+    member = fleet.members[m]
+    member.streaming += change
+    if _TRACKS_KEYS >> fleet.routes[member.route].policy & 1:
+        _count_key(fleet, member, r, change)
+    note_load(fleet, m)
+
+
+@kernel
+def count_answers(fleet, r, change):
+    """The same for both of the members that ``r`` went to."""
+    hand = fleet.kv_transfers[r]
+    count_answer(fleet, hand.source, r, change)
+    count_answer(fleet, hand.target, r, change)
+
+
+@kernel
 def _count_key(fleet, member, r, change):
     """Count request ``r`` among those in flight of its session, where it went to the session's worker."""
-    key = fleet.keys_known[fleet.key[r]]
+    key = fleet.keys_known[member.route, fleet.key[r]]
     if key.place != member.place:
         return
     before = key.requests
@@ -187,9 +218,14 @@ def leave(fleet, m, r, now):
     member = fleet.members[m]
     member.inflight_requests -= 1
     member.inflight_tokens -= fleet.trace.input_tokens[r]
-    if _TRACKS_KEYS >> fleet.routes[member.route].policy & 1:
+    route = fleet.routes[member.route]
+    if route.disaggregated:
+        # An empty table: a router by itself.
+        if fleet.kv_transfers.shape[0] > 0 and fleet.kv_transfers[r].state == fl.ARRIVED:
+            count_answers(fleet, r, -1)
+    elif _TRACKS_KEYS >> route.policy & 1:
         _count_key(fleet, member, r, -1)
-    if _TRACKS_BLOCKS >> fleet.routes[member.route].policy & 1:
+    if _TRACKS_BLOCKS >> route.policy & 1:
         active_blocks.leave(fleet, m, r)
     if member.state == fl.DRAINING and member.inflight_requests == 0:
         member.state = fl.ABSENT

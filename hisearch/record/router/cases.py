@@ -14,6 +14,10 @@ POLICIES = (
     "cache_aware", "cache_aware", "cache_aware", "trimmed", "trimmed", "power_of_two", "power_of_two", "manual",
     "manual", "consistent_hashing", "random", "round_robin", "bucket",
 )  # fmt: skip
+#: Policies before prefill or decode workers; bucket is drawn with the others, as it does nothing elsewhere.
+PD_POLICIES = (
+    "cache_aware", "cache_aware", "round_robin", "random", "power_of_two", "manual", "manual", "consistent_hashing",
+)  # fmt: skip
 _KEYED = ("manual", "consistent_hashing")
 #: Keys of a case: those of a recording that the router's choices do not decide.
 KEYS = ("policy", "settings", "workers", "endpoint", "text_rule", "join", "segments", "prompts")
@@ -59,6 +63,36 @@ def random_case(seed: int) -> dict[str, Any]:
     case |= _prompts(rng, rng.randint(150, 400), tokens=case["text_rule"] == "ids")
     case["events"] = list(_events(rng, len(case["prompts"]), case["policy"]))
     return case
+
+
+def random_pd_case(seed: int) -> dict[str, Any]:
+    """A case before prefill workers or, every other time, before decode workers; prompts end in between."""
+    rng = random.Random(f"pd {seed}")
+    policy = PD_POLICIES[seed // 2 % len(PD_POLICIES)]
+    case: dict[str, Any] = {
+        "policy": policy,
+        "settings": _settings(rng, policy) | {"stream": rng.random() < 0.5},
+        "workers": rng.choice((2, 3, 4, 5, 8)),
+        "endpoint": f"/generate text, PD mode, {'decode' if seed % 2 else 'prefill'} policy",
+        "text_rule": rng.choice(("clean", "words")),
+        "join": "",
+    }
+    case |= _prompts(rng, rng.randint(150, 400), tokens=False)
+    case["events"] = [*_with_first_tokens(rng, _events(rng, len(case["prompts"]), policy))]
+    return case
+
+
+def _with_first_tokens(rng: random.Random, events: Iterator[list[Any]]) -> Iterator[list[Any]]:
+    """The events, and now and then between a send and its finish that the prompt is computed."""
+    waiting: list[int] = []
+    for event in events:
+        if event[0] == "finish":
+            waiting = [prompt for prompt in waiting if prompt != event[1]]
+        yield event
+        if event[0] == "send":
+            waiting.append(event[1])
+        while waiting and rng.random() < 0.4:
+            yield ["first_token", waiting.pop(rng.randrange(len(waiting)))]
 
 
 def _settings(rng: random.Random, policy: str) -> dict[str, Any]:

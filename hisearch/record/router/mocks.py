@@ -18,11 +18,14 @@ _ANSWERS: dict[str, Any] = {
     "/v1/models": {"object": "list", "data": [{"id": _MODEL, "object": "model", "owned_by": "mock"}]},
 }  # fmt: skip
 
+_GENERATING = ("/generate", "/v1/chat/completions")
+
 
 class Worker:
     """A worker: tells ``arrived(worker)`` of each request, and answers it once its event is set.
 
     load: tokens that it says it holds; None: it does not answer ``/get_load``. ``polled`` is told of each such call.
+    ready: what a router asks besides is answered from then on.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class Worker:
         self.number = number
         self.port = 0
         self.load: int | None = 0
+        self.ready = asyncio.Event()
         self._arrived = arrived
         self._polled = polled
         self._server: asyncio.Server | None = None
@@ -50,6 +54,20 @@ class Worker:
         if self._server is not None:
             self._server.close()
 
+    async def _held(self) -> None:
+        """Hold a request until it is to be answered."""
+        done = asyncio.Event()
+        self._arrived(self, done)
+        await done.wait()
+
+    async def _stream(self, writer: asyncio.StreamWriter) -> None:
+        """Answer as a stream: its head at once, its end when told."""
+        writer.write(b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        await self._held()
+        end = b"data: [DONE]\n\n"
+        writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(end), end))
+        await writer.drain()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
@@ -57,7 +75,10 @@ class Worker:
                 if not head.startswith((b"GET", b"POST")):
                     break  # The router tries gRPC too.
                 path = head.split(b" ", 2)[1].decode().partition("?")[0]
-                await reader.readexactly(_length(head))
+                body = await reader.readexactly(_length(head))
+                if path in _GENERATING and json.loads(body).get("stream"):
+                    await self._stream(writer)
+                    continue
                 status, answer = await self._answer(path)
                 writer.write(_response(status, answer))
                 await writer.drain()
@@ -68,17 +89,16 @@ class Worker:
 
     async def _answer(self, path: str) -> tuple[int, Any]:
         if path in _ANSWERS:
+            await self.ready.wait()
             return 200, _ANSWERS[path]
         if path == "/get_load":
             self._polled(self)
             if self.load is None:
                 return 404, {}
             return 200, [{"dp_rank": 0, "num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": self.load}]
-        if path not in ("/generate", "/v1/chat/completions"):
+        if path not in _GENERATING:
             return 404, {}
-        done = asyncio.Event()
-        self._arrived(self, done)
-        await done.wait()
+        await self._held()
         return 200, {"text": "", "meta_info": {"id": "0", "prompt_tokens": 1, "completion_tokens": 1}, "choices": []}
 
 
@@ -108,9 +128,10 @@ def _unchunked(body: bytes) -> bytes:
 
 
 async def call(
-    port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-) -> tuple[int, Any]:
-    """Status and JSON of an answer of the router; None where it is not JSON."""
+    port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None,
+    begun: asyncio.Event | None = None,
+) -> tuple[int, Any]:  # fmt: skip
+    """Status and JSON of an answer of the router; None where it is not JSON. ``begun``: set at its head."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         data = b"" if body is None else json.dumps(body).encode()
@@ -119,6 +140,8 @@ async def call(
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
         await writer.drain()
         head = await reader.readuntil(b"\r\n\r\n")
+        if begun is not None:
+            begun.set()
         text = _unchunked(await reader.read()) if b"chunked" in head.lower() else await reader.read()
         try:
             return int(head.split(b" ", 2)[1]), json.loads(text)

@@ -11,6 +11,7 @@ import re
 import socket
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from hisearch.record.router.mocks import Worker, call
 
 #: A router that does not come up, or an event that does not happen, within this is a failure, in seconds.
 PATIENCE_S = 60.0
+#: The router counts a request out when its answer is dropped, just after the client has it; seconds for that.
+_SETTLE_S = 0.003
 #: No event begins this long before a trimming or a redrawing is due, or while it goes on.
 _MARGIN_S = 0.15
 #: bucket: requests come in bursts so far apart, so that none is as old as the window of two seconds, give or take 0.3.
@@ -29,8 +32,11 @@ _START = (
     "given['prefill_urls'] = [tuple(pair) for pair in given.get('prefill_urls', ())]; "
     "Router.from_args(RouterArgs(**given)).start()"
 )
+#: Settings of the recorder, not of the router.
+_OURS = ("get_load", "stream")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _CHOICE = re.compile(r"Power-of-two selection: (\S+)=(-?\d+) vs (\S+)=(-?\d+) ->")
+_REGISTERED = re.compile(r"Registered worker (\S+)")
 _SIZE = re.compile(r"Tenant: (\S+), Size: (\d+)")
 _RANGE = re.compile(r'url: "([^"]+)", range: \[(\d+), (\d+)\]')
 
@@ -76,6 +82,17 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+@dataclass
+class _Answer:
+    """An answer under way. held: what sets its workers free, a prefill worker first. worker: the chosen one."""
+
+    task: asyncio.Task[tuple[int, Any]]
+    begun: asyncio.Event
+    held: list[asyncio.Event]
+    worker: Worker
+    characters: int
+
+
 class _Session:
     """One router and its workers."""
 
@@ -84,13 +101,15 @@ class _Session:
         self.policy: str = case["policy"]
         self.settings: dict[str, Any] = case["settings"]
         self.is_pd = "PD" in case.get("endpoint", "")
+        self.is_prefill = "decode policy" not in case.get("endpoint", "")
         self.workers = [Worker(k, self._arrived, self._polled) for k in range(case["workers"])]
-        self.decoder = Worker(-1, self._arrived, lambda _worker: None)
+        #: The one worker of the other role.
+        self.partner = Worker(-1, self._arrived, lambda _worker: None)
         self.by_url: dict[str, int] = {}
         self.arrivals: asyncio.Queue[tuple[Worker, asyncio.Event]] = asyncio.Queue()
         self.loads: dict[str, int] = {}
         self.events: list[list[Any]] = []
-        self.answers: dict[int, tuple[asyncio.Task[tuple[int, Any]], list[asyncio.Event], int, int]] = {}
+        self.answers: dict[int, _Answer] = {}
         self.lines: asyncio.Queue[str] = asyncio.Queue()
         self.sizes: dict[str, int] | None = None
         self.sizes_before: dict[str, int] = {}
@@ -98,6 +117,8 @@ class _Session:
         self.selections: asyncio.Queue[tuple[int, int, int, int]] = asyncio.Queue()
         self.began_s = 0.0
         self.registered: list[list[list[Any]]] = []
+        #: Decode workers in the router's order, that of their registration.
+        self.registered_urls: list[str] = []
 
     # What workers and the router's log tell.
 
@@ -139,6 +160,9 @@ class _Session:
             ranges = [[self._number(url), int(low), int(high)] for url, low, high in _RANGE.findall(line)]
             self.events.append(["adjust", self._ms(), ranges or None])
             self.due_s = time.monotonic() + self.settings["bucket_adjust_interval_secs"]
+        elif match := _REGISTERED.search(line):
+            self.registered_urls.append(match[1])
+            self._let_register()
         elif "Init boundary" in line:
             self.registered.append([[url, int(low), int(high)] for url, low, high in _RANGE.findall(line)])
 
@@ -148,6 +172,12 @@ class _Session:
     def _ms(self) -> int:
         return round((time.monotonic() - self.began_s) * 1000)
 
+    def _let_register(self) -> None:
+        """Decode workers one after another, so that the log tells their order."""
+        known = [worker for worker in self.workers if worker.url not in self.registered_urls]
+        for worker in known if self.is_prefill else known[:1]:
+            worker.ready.set()
+
     # Recording.
 
     async def record(self) -> dict[str, Any]:
@@ -156,10 +186,12 @@ class _Session:
         Raises:
             RecordingError: the router did not come up, or refused a request.
         """
-        everyone = [*self.workers, *([self.decoder] if self.is_pd else [])]
+        everyone = [*self.workers, *([self.partner] if self.is_pd else [])]
         for worker in everyone:
             await worker.start()
             worker.load = 0 if self.settings.get("get_load", True) else None
+        self.partner.ready.set()
+        self._let_register()
         port = _free_port()
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", _START, json.dumps(self._arguments(port)), stdin=asyncio.subprocess.DEVNULL,
@@ -174,13 +206,18 @@ class _Session:
                 # The first trimming, of an empty tree, says when the others are due.
                 self.due_s = self.began_s
             for event in self.case["events"]:
-                if event[0] in ("send", "finish"):
+                if event[0] in ("send", "first_token", "finish"):
                     await self._quiet()
-                    await (self._send(port, *event[1:]) if event[0] == "send" else self._finish(event[1]))
+                if event[0] == "send":
+                    await self._send(port, *event[1:])
+                elif event[0] == "first_token":
+                    await self._end_prefill(event[1])
+                elif event[0] == "finish":
+                    await self._finish(event[1])
         finally:
-            for task, held, *_ in self.answers.values():
-                task.cancel()
-                for done in held:
+            for answer in self.answers.values():
+                answer.task.cancel()
+                for done in answer.held:
                     done.set()
             await asyncio.sleep(0)
             with contextlib.suppress(ProcessLookupError):
@@ -193,8 +230,8 @@ class _Session:
 
     def _arguments(self, port: int) -> dict[str, Any]:
         urls = [worker.url for worker in self.workers]
-        settings = {key: value for key, value in self.settings.items() if key != "get_load"}
-        logs = self.policy in ("power_of_two", "bucket") or "max_tree_size" in settings
+        settings = {key: value for key, value in self.settings.items() if key not in _OURS}
+        logs = self.policy in ("power_of_two", "bucket") or "max_tree_size" in settings or not self.is_prefill
         common = {
             "host": "127.0.0.1", "port": port, "prometheus_port": _free_port(), "disable_retries": True,
             "disable_circuit_breaker": True, "worker_startup_timeout_secs": 60,
@@ -202,14 +239,16 @@ class _Session:
         }  # fmt: skip
         common |= {"worker_startup_check_interval": 1} | settings
         if self.is_pd:
-            pools = {"prefill_urls": [(url, None) for url in urls], "decode_urls": [self.decoder.url]}
-            return (
-                common | pools | {"pd_disaggregation": True, "prefill_policy": self.policy, "decode_policy": "random"}
-            )
+            pools = [urls, [self.partner.url]] if self.is_prefill else [[self.partner.url], urls]
+            policies = [self.policy, "random"] if self.is_prefill else ["random", self.policy]
+            return common | {
+                "pd_disaggregation": True, "prefill_urls": [(url, None) for url in pools[0]], "decode_urls": pools[1],
+                "prefill_policy": policies[0], "decode_policy": policies[1],
+            }  # fmt: skip
         return common | {"worker_urls": urls, "policy": self.policy}
 
     async def _wait_for_workers(self, port: int) -> None:
-        """Until the router lists all workers; its order numbers them."""
+        """Until the router lists all workers; its order numbers them, of decode workers that of registration."""
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
@@ -218,16 +257,23 @@ class _Session:
                 rows = (listed or {}).get("workers", [])
                 urls = [row["url"] for row in rows if row["url"] in known]
                 if len(rows) == len(known) + self.is_pd and all(row.get("is_healthy", True) for row in rows):
-                    self.by_url = {url: number for number, url in enumerate(urls)}
                     await asyncio.sleep(0.5)
+                    ordered = urls if self.is_prefill else [url for url in self.registered_urls if url in known]
+                    self.by_url = {url: number for number, url in enumerate(ordered)}
                     return
             await asyncio.sleep(0.2)
         raise RecordingError("the router does not list its workers")
 
+    def _is_due(self) -> bool:
+        """Whether the router is about to trim or to redraw; it first redraws at a time that only its log tells."""
+        if self.due_s is None:
+            return self.policy == "bucket" and bool(self.events)
+        return time.monotonic() > self.due_s - _MARGIN_S
+
     async def _quiet(self) -> None:
         """Wait where the router is about to trim or to redraw, and between bursts of bucket."""
         end = time.monotonic() + PATIENCE_S
-        while self.sizes is not None or (self.due_s is not None and time.monotonic() > self.due_s - _MARGIN_S):
+        while self.sizes is not None or self._is_due():
             if time.monotonic() > end:
                 raise RecordingError("the router did not trim or redraw")
             await asyncio.sleep(0.005)
@@ -240,17 +286,16 @@ class _Session:
     async def _send(self, port: int, prompt: int, key: str = "", *_: Any) -> None:
         headers = {"X-SMG-Routing-Key": key} if key else {}
         path, body, characters = self._request(prompt)
+        body |= {"stream": True} if self.settings.get("stream") else {}
         number = len(self.events)
         now_ms = self._ms()
-        answer = asyncio.create_task(call(port, "POST", path, body, headers))
-        held = []
-        prefill = None
-        for _part in range(2 if self.is_pd else 1):
-            worker, done = await asyncio.wait_for(self._arrival(answer), PATIENCE_S)
-            held.append(done)
-            prefill = worker if worker is not self.decoder else prefill
-        assert prefill is not None
-        event: list[Any] = ["send", prompt, self.by_url[prefill.url]]
+        begun = asyncio.Event()
+        task = asyncio.create_task(call(port, "POST", path, body, headers, begun))
+        arrived = [await asyncio.wait_for(self._arrival(task), PATIENCE_S) for _part in range(2 if self.is_pd else 1)]
+        # The prefill worker's first, where there are two.
+        arrived.sort(key=lambda pair: (pair[0] is self.partner) is self.is_prefill)
+        (chosen,) = (worker for worker, _ in arrived if worker is not self.partner)
+        event: list[Any] = ["send", prompt, self.by_url[chosen.url]]
         if self.policy == "power_of_two":
             event += await asyncio.wait_for(self.selections.get(), PATIENCE_S)
         elif self.policy == "bucket":
@@ -259,9 +304,9 @@ class _Session:
             event.append(key)
         # What the log told meanwhile came behind the choice, or at the latest with it.
         self.events.insert(number, event)
-        if prefill.load is not None:
-            prefill.load += characters
-        self.answers[prompt] = (answer, held, self.workers.index(prefill), characters)
+        if chosen.load is not None:
+            chosen.load += characters
+        self.answers[prompt] = _Answer(task, begun, [done for _, done in arrived], chosen, characters)
 
     async def _arrival(self, answer: asyncio.Task[tuple[int, Any]]) -> tuple[Worker, asyncio.Event]:
         """The next request at a worker; an answer before that is a refusal."""
@@ -272,17 +317,24 @@ class _Session:
             raise RecordingError(f"the router answered {answer.result()}")
         return arrival.result()
 
+    async def _end_prefill(self, prompt: int) -> None:
+        """The prefill worker answers; the decode worker goes on."""
+        self.answers[prompt].held[0].set()
+        if self.settings.get("stream"):
+            await asyncio.wait_for(self.answers[prompt].begun.wait(), PATIENCE_S)
+        await asyncio.sleep(_SETTLE_S)
+        self.events.append(["first_token", prompt])
+
     async def _finish(self, prompt: int) -> None:
-        answer, held, worker, characters = self.answers.pop(prompt)
-        for done in held:
+        answer = self.answers.pop(prompt)
+        for done in answer.held:
             done.set()
-        status, body = await asyncio.wait_for(answer, PATIENCE_S)
+        status, body = await asyncio.wait_for(answer.task, PATIENCE_S)
         if status != 200:
             raise RecordingError(f"the router answered {status}: {body}")
-        # The router counts a request out when its answer is dropped, just after the client has it.
-        await asyncio.sleep(0.003)
-        load = self.workers[worker].load
-        self.workers[worker].load = None if load is None else load - characters
+        await asyncio.sleep(_SETTLE_S)
+        load = answer.worker.load
+        answer.worker.load = None if load is None else load - answer.characters
         self.events.append(["finish", prompt])
 
     def _request(self, prompt: int) -> tuple[str, dict[str, Any], int]:

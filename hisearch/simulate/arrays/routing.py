@@ -120,7 +120,7 @@ def routing_arrays(
     hashes = np.flatnonzero(routes["policy"] == ROUTERS.code("consistent_hash")).tolist()
     ring, ring_member = _ring(routes, hashes)
     sessions = _sessions(routers, trace)
-    keys = np.zeros(int(sessions.max(initial=-1)) + 1, fl.KEY).view(np.recarray)
+    keys = np.zeros((len(routes), int(sessions.max(initial=-1)) + 1), fl.KEY).view(np.recarray)
     keys["place"] = -1
     return {
         "routes": routes,

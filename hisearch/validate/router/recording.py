@@ -31,10 +31,12 @@ _PARAMETERS = {
     "router_temperature": "router_temperature",
     "router_ttl_secs": "router_ttl_s",
 }
-#: Settings that events say the effect of: a recording tells when trees were trimmed, and whether loads were answered.
-_TOLD = ("eviction_interval_secs", "get_load")
+#: Settings without a parameter: events tell when trees were trimmed, and workers and clients are not the router's.
+_TOLD = ("eviction_interval_secs", "get_load", "stream")
 #: What an event's list has, beside its kind, at least.
-_LEAST = {"send": 2, "first_token": 1, "finish": 1, "evict": 2, "poll": 1, "adjust": 2}
+_LEAST = {
+    "send": 2, "first_token": 1, "finish": 1, "evict": 2, "poll": 1, "adjust": 2, "stored": 2, "removed": 1,
+}  # fmt: skip
 
 
 class RouterRecordingError(SpecError):
@@ -68,6 +70,7 @@ class RouterRecording:
         workers: how many.
         disaggregated: whether they are prefill workers.
         answers_loads: whether workers told their loads.
+        streamed: whether answers were streams, which a router of disaggregated workers counts from their first byte on.
         requests: how many prompts there are, sent or not.
         text_rule, segments, prompts, join: see ``texts.prompts_of``; prompts is None where none has a text.
         lengths: characters of each prompt, where texts do not matter.
@@ -81,6 +84,7 @@ class RouterRecording:
     workers: int
     disaggregated: bool
     answers_loads: bool
+    streamed: bool
     requests: int
     text_rule: str
     segments: tuple[tuple[int, int], ...]
@@ -112,6 +116,7 @@ def read_router_recording(path: Path) -> RouterRecording:
         file.workers,
         "PD" in file.endpoint,
         file.settings.get("get_load", True) is True,
+        file.settings.get("stream", False) is True,
         1 + max([*sent, len(file.prompts or ()) - 1, len(file.lengths or ()) - 1]),
         file.text_rule or "",
         segments,
@@ -140,9 +145,11 @@ def _router(path: Path, file: _File) -> RouterSpec:
     values: dict[str, Any] = {"policy": file.policy, "characters_per_token": 1.0}
     settings = dict(file.settings)
     if file.policy == "dynamo_kv":
-        values["block_tracking"] = "events" if settings.pop("use_kv_events", True) else "approximate"
-        if values["block_tracking"] == "events" or settings.get("router_temperature"):
-            raise _error(path, "settings", "of Dynamo are replayed without use_kv_events and router_temperature")
+        if settings.get("router_temperature"):
+            raise _error(path, "settings", "of Dynamo are replayed without router_temperature")
+        by_events = settings.pop("use_kv_events", True)
+        # A router by itself has no workers to look at: events say what a look would show.
+        values |= {"block_tracking": "events", "staleness_s": 1.0} if by_events else {"block_tracking": "approximate"}
     for key, value in settings.items():
         if key not in _PARAMETERS and key not in _TOLD:
             known = ", ".join([*_PARAMETERS, *_TOLD])
@@ -163,9 +170,9 @@ def _check_events(path: Path, events: Sequence[Sequence[Any]], workers: int) -> 
         kind = event[0] if event else None
         if kind not in _LEAST or len(event) <= _LEAST[kind]:
             raise _error(path, f"events.{number}", f"expected one of {', '.join(_LEAST)} with what belongs to it")
+        if kind in ("send", "stored") and event[2] not in range(workers):
+            raise _error(path, f"events.{number}", f"expected a worker from 0 to {workers - 1}, not {event[2]}")
         if kind == "send":
-            if event[2] not in range(workers):
-                raise _error(path, f"events.{number}", f"expected a worker from 0 to {workers - 1}, not {event[2]}")
             under_way.add(event[1])
         elif kind in ("first_token", "finish"):
             if event[1] not in under_way:

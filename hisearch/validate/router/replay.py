@@ -143,13 +143,19 @@ class _Replay:
         self.place_of = np.argsort(recording.range_order or range(recording.workers))
         self.worker_of = np.argsort(self.place_of)
         self.sent_to: dict[int, int] = {}
+        #: Of disaggregated workers, requests that the router counts.
+        self.answering: set[int] = set()
+        #: Prompts that each worker has cached, by its events.
+        self.cached: list[set[int]] = [set() for _ in range(recording.workers)]
         self.drawn_workers: list[int] = []
         self.outcome = RouterCase(str(recording.path), recording.router.policy)
         self.counts: dict[str, Any] = dict.fromkeys(
             ("choices", "equal", "drawn", "trimmings", "equal_trimmings", "redrawings", "equal_redrawings",
              "stale_loads"), 0,
         )  # fmt: skip
-        self.polls = [event[1] for event in recording.events if event[0] == "poll"] if recording.answers_loads else []
+        none = [-1] * recording.workers
+        polls = [event[1] for event in recording.events if event[0] == "poll"]
+        self.polls = [loads if recording.answers_loads else none for loads in polls]
         self.polled = 0
         self.router.set_clock(clock)
         if recording.router.policy == "consistent_hashing":
@@ -206,14 +212,39 @@ class _Replay:
             self.outcome = replace(self.outcome, first_difference=ChoiceDifference(number, prompt, worker, chosen))
         self.sent_to[prompt] = int(self.place_of[worker])
         self.router.send(prompt, self.sent_to[prompt])
+        if not self.recording.streamed:
+            self._begin_answer(prompt)
 
     def on_first_token(self, _number: int, prompt: int) -> None:
         """Its prompt is computed."""
-        self.router.first_token(prompt, self.sent_to[prompt])
+        if self.recording.router.policy == "dynamo_kv":
+            self.router.first_token(prompt, self.sent_to[prompt])
+        if self.recording.streamed:
+            self._begin_answer(prompt)
+
+    def _begin_answer(self, prompt: int) -> None:
+        if self.recording.disaggregated:
+            self.answering.add(prompt)
+            self.router.count_answer(prompt, self.sent_to[prompt], 1)
 
     def on_finish(self, _number: int, prompt: int) -> None:
         """The client has the whole answer."""
+        if prompt in self.answering:
+            self.answering.remove(prompt)
+            self.router.count_answer(prompt, self.sent_to[prompt], -1)
         self.router.finish(prompt, self.sent_to.pop(prompt))
+
+    def on_stored(self, _number: int, prompt: int, worker: int) -> None:
+        """The worker told that it has the prompt's whole blocks."""
+        self.cached[worker].add(prompt)
+        self.router.set_cached(int(self.place_of[worker]), self.cached[worker])
+
+    def on_removed(self, _number: int, prompt: int) -> None:
+        """Workers told that they have no more what only this prompt needs."""
+        for worker, prompts in enumerate(self.cached):
+            if prompt in prompts:
+                prompts.remove(prompt)
+                self.router.set_cached(int(self.place_of[worker]), prompts)
 
     def on_evict(self, _number: int, before: dict[str, int], after: dict[str, int]) -> None:
         """The tree was trimmed, of so many characters by worker to so many."""
@@ -222,11 +253,10 @@ class _Replay:
         self.counts["trimmings"] += 1
         self.counts["equal_trimmings"] += same and self._tree_is(after)
 
-    def on_poll(self, _number: int, loads: list[int]) -> None:
+    def on_poll(self, _number: int, _loads: list[int]) -> None:
         """Workers told their loads at about this time."""
+        self.router.loads = np.array(self.polls[self.polled])[self.worker_of]
         self.polled += 1
-        if self.recording.answers_loads:
-            self.router.loads = np.array(loads)[self.worker_of]
 
     def on_adjust(self, _number: int, _milliseconds: int, ranges: list[list[int]] | None) -> None:
         """Ranges were drawn anew; None: there was no need."""
@@ -259,9 +289,11 @@ class _Replay:
 
     def _compare_loads(self, loads: dict[int, int]) -> None:
         """Loads in a recording are those of the last poll, or of the next, which may have ended before its line."""
+        # Before the first poll the router compares requests in flight, which it counts of disaggregated workers alone.
+        if self.polled == 0 and self.recording.disaggregated:
+            self.router.loads = self.router.answers
         if self._loads_are(loads):
             return
-        # Before the first poll the router compares requests in flight, of which it counts none.
         unpolled = self.polled == 0 and len(set(loads.values())) == 1
         ahead = self.polls[self.polled : self.polled + 1]
         if ahead and all(ahead[0][worker] == load for worker, load in loads.items()):

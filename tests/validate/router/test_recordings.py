@@ -18,8 +18,10 @@ FOLDER = (
     Path(os.environ.get("HISEARCH_SHARED") or Path(__file__).parents[4] / "shared") / "validation" / "sglang_router"
 )
 FILES = sorted(FOLDER.glob("*.json.gz"))
-#: Of Dynamo's router, by ``python -m hisearch.record dynamo --random 4``.
+#: Of Dynamo's router, by ``python -m hisearch.record dynamo --random 4``, and two of ``--seed 100 --with events``.
 DYNAMO = sorted((Path(__file__).parent / "dynamo").glob("*.json.gz"))
+#: Before prefill and decode workers, by ``python -m hisearch.record router --random 16 --with pd``: some of them.
+PD = sorted((Path(__file__).parent / "pd").glob("*.json.gz"))
 needs_recordings = pytest.mark.skipif(
     not FILES, reason="no recordings of routers: set HISEARCH_SHARED to the folder that holds validation/"
 )
@@ -59,6 +61,23 @@ def test_every_choice_is_dynamo_s(path: Path) -> None:
     assert case.drawn < case.choices / 10
 
 
+@pytest.mark.parametrize("path", PD, ids=lambda path: path.name)
+def test_every_choice_before_prefill_and_decode_workers_is_the_real_router_s(path: Path) -> None:
+    case = validate_router(path)
+    assert case.error is None
+    assert case.ok
+    assert case.equal == case.choices > 100
+
+
+def test_an_answer_counts_from_its_first_byte_on_where_it_is_a_stream(tmp_path: Path) -> None:
+    """Before prefill and decode workers; the same choices with whole answers are another router's."""
+    recording: dict[str, Any] = json.loads(gzip.decompress(PD[0].read_bytes()))
+    assert recording["settings"]["stream"]
+    recording["settings"]["stream"] = False
+    (tmp_path / "changed.json").write_text(json.dumps(recording))
+    assert not validate_router(tmp_path / "changed.json").ok
+
+
 def test_dynamo_with_another_weight_is_another_router(tmp_path: Path) -> None:
     recording: dict[str, Any] = json.loads(gzip.decompress(DYNAMO[1].read_bytes()))
     recording["settings"]["overlap_score_weight"] *= 1.5
@@ -66,13 +85,20 @@ def test_dynamo_with_another_weight_is_another_router(tmp_path: Path) -> None:
     assert not validate_router(tmp_path / "changed.json").ok
 
 
-@pytest.mark.parametrize(("key", "value"), [("use_kv_events", True), ("router_temperature", 0.5)])
-def test_what_dynamo_draws_or_is_told_is_not_replayed(key: str, value: Any, tmp_path: Path) -> None:
+def test_what_dynamo_draws_is_not_replayed(tmp_path: Path) -> None:
     recording: dict[str, Any] = json.loads(gzip.decompress(DYNAMO[0].read_bytes()))
-    recording["settings"][key] = value
+    recording["settings"]["router_temperature"] = 0.5
     (tmp_path / "changed.json").write_text(json.dumps(recording))
     (case,) = validate_routers([tmp_path / "changed.json"])
-    assert "replayed without use_kv_events and router_temperature" in str(case.error)
+    assert "replayed without router_temperature" in str(case.error)
+
+
+def test_without_its_workers_events_dynamo_s_router_knows_no_cache(tmp_path: Path) -> None:
+    recording: dict[str, Any] = json.loads(gzip.decompress(DYNAMO[-1].read_bytes()))
+    assert recording["settings"]["use_kv_events"]
+    recording["events"] = [event for event in recording["events"] if event[0] != "stored" and event[0] != "removed"]
+    (tmp_path / "changed.json").write_text(json.dumps(recording))
+    assert not validate_router(tmp_path / "changed.json").ok
 
 
 @needs_recordings

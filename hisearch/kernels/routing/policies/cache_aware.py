@@ -73,6 +73,7 @@ ROUTER = RouterPolicy(
     sees=("requests", "prompts"),
     product="sglang-router",
     hash_order=True,
+    cost="log(workers) + the prompt's path",
 )
 
 
@@ -82,7 +83,7 @@ def choose(fleet, route, k, r, now):
     row = flow.ROWS * k
     least = np.int64(fleet.at_place[route.first + tournament.best(fleet.winners[row + flow.FEWEST])])
     busiest = np.int64(fleet.at_place[route.first + tournament.best(fleet.winners[row + flow.MOST])])
-    fewest, most = fleet.members[least].inflight_requests, fleet.members[busiest].inflight_requests
+    fewest, most = flow.counted_requests(fleet, least), flow.counted_requests(fleet, busiest)
     # The source compares in single precision.
     uneven = most - fewest > route.balance_abs_threshold and np.float32(most) > np.float32(fewest) * np.float32(
         route.balance_rel_threshold

@@ -40,6 +40,7 @@ ROUTER = RouterPolicy(
         ),
     ),
     sees=("requests", "keys"),
+    cost="workers + points",
 )
 
 

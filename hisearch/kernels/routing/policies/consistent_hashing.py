@@ -14,7 +14,11 @@ from hisearch.base.jit import kernel
 from hisearch.base.policies import RouterPolicy
 
 ROUTER = RouterPolicy(
-    "By a hash of the session, modulo the workers.", sees=("keys",), product="sglang-router", hash_order=True
+    "By a hash of the session, modulo the workers.",
+    sees=("keys",),
+    product="sglang-router",
+    hash_order=True,
+    cost="1",
 )
 
 

@@ -17,6 +17,7 @@ ROUTER = RouterPolicy(
         ),
     ),
     sees=("requests", "capacity"),
+    cost="workers",
 )
 
 

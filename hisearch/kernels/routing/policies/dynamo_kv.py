@@ -84,6 +84,7 @@ ROUTER = RouterPolicy(
     sees=("blocks", "caches"),
     age="staleness_s",
     product="dynamo",
+    cost="workers x the prompt's path",
 )
 EVENTS = 0
 

@@ -115,6 +115,7 @@ ROUTER = RouterPolicy(
     sees=("metrics", "prompts", "requests"),
     age="metrics_refresh_s",
     product="llm-d",
+    cost="workers x the prompt's path",
 )
 MAX_SCORE = 0
 

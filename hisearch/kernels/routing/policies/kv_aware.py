@@ -30,6 +30,7 @@ ROUTER = RouterPolicy(
     reads_prompts=True,
     sees=("tokens", "caches", "capacity"),
     age="staleness_s",
+    cost="workers x the prompt's path",
 )
 
 

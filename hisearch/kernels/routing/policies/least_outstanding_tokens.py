@@ -8,7 +8,10 @@ from hisearch.kernels.core import tournament
 from hisearch.kernels.traffic import flow
 
 ROUTER = RouterPolicy(
-    "Fewest prompt tokens in flight for its capacity.", tracks=("tokens",), sees=("tokens", "capacity")
+    "Fewest prompt tokens in flight for its capacity.",
+    tracks=("tokens",),
+    sees=("tokens", "capacity"),
+    cost="log(workers)",
 )
 
 

@@ -12,6 +12,7 @@ from hisearch.base.jit import kernel
 from hisearch.base.policies import Parameter, RouterPolicy, State
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.routing import draws
+from hisearch.kernels.traffic import flow
 
 ROUTER = RouterPolicy(
     "A session stays with its first worker.",
@@ -44,13 +45,14 @@ ROUTER = RouterPolicy(
     sees=("requests", "keys"),
     product="sglang-router",
     hash_order=True,
+    cost="1; workers, for a new session",
 )
 RANDOM, MIN_LOAD = 0, 1
 
 
 @kernel
-def _load(route, member):
-    return member.inflight_requests if route.assignment_mode == MIN_LOAD else member.inflight_keys
+def _load(fleet, route, m):
+    return flow.counted_requests(fleet, m) if route.assignment_mode == MIN_LOAD else fleet.members[m].inflight_keys
 
 
 @kernel
@@ -61,13 +63,13 @@ def _place_of_new(fleet, route, k):
     count = 0
     least = 0
     for place in range(route.ups):
-        member = fleet.members[fleet.up[route.first + place]]
-        load = _load(route, member)
+        m = np.int64(fleet.up[route.first + place])
+        load = _load(fleet, route, m)
         if count == 0 or load < least:
             least = load
             count = 0
         if load == least:
-            fleet.candidates[route.first + count] = member.place
+            fleet.candidates[route.first + count] = fleet.members[m].place
             count += 1
     return np.int64(draws.one_of(fleet, route, k, count, route.drawn))
 
@@ -82,7 +84,7 @@ def _is_forgotten(route, used_s, now):
 @kernel
 def choose(fleet, route, k, r, now):
     """The worker of ``r``'s session, if it still takes requests; else a new one."""
-    key = fleet.keys_known[fleet.key[r]]
+    key = fleet.keys_known[k, fleet.key[r]]
     known = key.place >= 0 and not _is_forgotten(route, key.used_s, now)
     if not known or fleet.members[fleet.at_place[route.first + key.place]].state != fl.UP:
         place = _place_of_new(fleet, route, k)

@@ -27,6 +27,7 @@ ROUTER = RouterPolicy(
     age="load_poll_s",
     product="sglang-router",
     hash_order=True,
+    cost="2 workers",
 )
 
 

@@ -36,6 +36,7 @@ ROUTER = RouterPolicy(
     reads_prompts=True,
     sees=("prompts",),
     product="production-stack",
+    cost="workers + the prompt's path",
 )
 
 

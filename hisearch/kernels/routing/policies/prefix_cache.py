@@ -4,7 +4,8 @@ Rule: AIBrix 0.5 (``pkg/plugins/gateway/algorithms/prefix_cache.go: routeOrigina
 ``getTargetPodListOnLoadImbalance``; ``pkg/utils/prefixcacheindexer/hash.go``, ``pkg/utils/lrustore``). It counts
 requests in flight itself. Its index is one LRU of blocks for all workers, each block with those that were sent it; the
 fields of the route's first member hold it. Here a block is of whole tokens, and the index has room for the longest
-prompt at least. Not simulated: its index by the workers' KV events.
+prompt at least. Not simulated: its index by the workers' KV events. Defaults are those that its chart sets
+(``dist/chart/values.yaml``); its code's are 8 requests, 1 deviation and 4 characters.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ ROUTER = RouterPolicy(
     parameters=(
         Parameter(
             "imbalance_requests",
-            8,
+            16,
             "where the most and the fewest requests in flight differ by more, prefixes of workers with the fewest "
             "alone count (AIBRIX_PREFIX_CACHE_POD_RUNNING_REQUEST_IMBALANCE_ABS_COUNT).",
             at_least=0,
-            search=(8, 32),
+            search=(16, 8),
         ),
         Parameter(
             "deviation_factor",
-            1,
+            2,
             "a worker is taken for its prefix where it has at most the mean of requests in flight plus so many "
             "standard deviations (AIBRIX_PREFIX_CACHE_STANDARD_DEVIATION_FACTOR).",
             at_least=0,
-            search=(1,),
+            search=(2, 1),
         ),
         Parameter(
             "block_characters",
-            4,
+            128,
             "characters of a block (AIBRIX_PREFIX_CACHE_BLOCK_SIZE, with the tokenizer character).",
             at_least=1,
-            search=(4,),
+            search=(128,),
         ),
         Parameter(
             "index_blocks_in_all",
@@ -70,6 +71,7 @@ ROUTER = RouterPolicy(
     reads_prompts=True,
     sees=("requests", "prompts"),
     product="aibrix",
+    cost="workers x the prompt's path",
 )
 
 

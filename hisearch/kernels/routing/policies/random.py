@@ -9,7 +9,11 @@ from hisearch.base.jit import kernel
 from hisearch.base.policies import RouterPolicy
 from hisearch.kernels.routing import draws
 
-ROUTER = RouterPolicy("A random worker.", product="sglang-router")
+ROUTER = RouterPolicy(
+    "A random worker.",
+    product="sglang-router",
+    cost="1",
+)
 
 
 @kernel

@@ -8,7 +8,12 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.base.policies import RouterPolicy, State
 
-ROUTER = RouterPolicy("The workers in turn.", state=(State("turn", "i8"),), product="sglang-router")
+ROUTER = RouterPolicy(
+    "The workers in turn.",
+    state=(State("turn", "i8"),),
+    product="sglang-router",
+    cost="1",
+)
 
 
 @kernel

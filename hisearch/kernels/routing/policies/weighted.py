@@ -5,7 +5,12 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.base.policies import RouterPolicy, State
 
-ROUTER = RouterPolicy("In turn, by capacity.", member_state=(State("credit", "f8"),), sees=("capacity",))
+ROUTER = RouterPolicy(
+    "In turn, by capacity.",
+    member_state=(State("credit", "f8"),),
+    sees=("capacity",),
+    cost="workers",
+)
 
 
 @kernel
