@@ -26,13 +26,13 @@ import numpy as np
 from hisearch.api.mlperf_protocol import (
     BENCHMARKS,
     OFFLINE,
-    RUN_S,
     Benchmark,
     Lengths,
     Rates,
     queries,
     read_lengths,
     run_rates,
+    run_s,
 )
 from hisearch.api.studies.largest import largest_rate
 from hisearch.api.studies.study import Study
@@ -265,7 +265,7 @@ def _largest(
     answer = largest_rate(study, workers=workers, seconds=seconds, around=False)
     if answer.trial is None:
         return 0.0, ""
-    count = round(answer.rate_rps * RUN_S[group.engine][group.scenario])
+    count = round(answer.rate_rps * run_s(group.engine, group.model, group.scenario))
     run = queries(group.model, lengths, count, rate_rps=answer.rate_rps)
     return run_rates(answer.simulation, answer.trial.deployment, run).completed, _settings(answer.trial.deployment)
 
@@ -308,7 +308,7 @@ def _offline(
         return 0.0, ""
     brief = sorted(run_all(entrants, BRIEF_S), key=lambda run: -run[0].undrained)
     finalists = [entrant for _, entrant in brief[:FINALISTS]]
-    rates, best = max(run_all(finalists, RUN_S[group.engine][OFFLINE]), key=lambda run: run[0].completed)
+    rates, best = max(run_all(finalists, run_s(group.engine, group.model, OFFLINE)), key=lambda run: run[0].completed)
     return rates.completed, _settings(best.deployment)
 
 
