@@ -9,18 +9,30 @@ from typing import Any
 
 from silicon_tables import table
 
+#: Submissions of a cell from which on its best is taken to be near what the machine can do.
+MANY = 6
+
 #: Profiles with laws of an accelerator of its own.
 PROFILES = Path(__file__).resolve().parents[1] / "profiles" / "latency"
 
 
+def _has_tables(cell: dict[str, Any]) -> bool:
+    return (PROFILES / f"{cell['engine']}-{cell['accelerator']}.yaml").exists()
+
+
 def _summary(cells: list[dict[str, Any]]) -> list[list[str]]:
-    """A row for each scenario and kind of GPU."""
+    """A row for each scenario and kind of cell."""
     rows = []
     for scenario in ("Offline", "Server", "Interactive"):
         of = [cell for cell in cells if cell["scenario"] == scenario]
-        own = [cell for cell in of if (PROFILES / f"{cell['engine']}-{cell['accelerator']}.yaml").exists()]
-        others = [cell for cell in of if cell not in own]
-        for whose, some in (("all", of), ("with tables of their own", own), ("without", others)):
+        kinds = {
+            "all": of,
+            "GPUs with tables of their own": [cell for cell in of if _has_tables(cell)],
+            "GPUs without": [cell for cell in of if not _has_tables(cell)],
+            f"{MANY} submissions or more": [cell for cell in of if cell["submissions"] >= MANY],
+            "fewer": [cell for cell in of if cell["submissions"] < MANY],
+        }
+        for whose, some in kinds.items():
             if ratios := [cell["ratio"] for cell in some]:
                 error = median(abs(ratio - 1) for ratio in ratios)
                 spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
@@ -51,7 +63,7 @@ def mlperf(cells: list[dict[str, Any]]) -> str:
         "simulated",
         "simulated / best",
     )
-    summary = table(("scenario", "GPUs", "cells", "median error", "simulated / best"), _summary(searched))
+    summary = table(("scenario", "cells", "count", "median error", "simulated / best"), _summary(searched))
     reasons = sorted({cell["skipped"] for cell in cells if cell["skipped"]})
     skipped = len(cells) - len(searched)
     ending = f"\n\nSkipped, {skipped} cells: {'; '.join(reasons)}." if skipped else ""

@@ -5,14 +5,12 @@ tokens_per_s``) and ``datasets/<model>.csv.gz`` (``input_length, output_length``
 accelerator in a scenario, on the number of accelerators that most of its submissions have. Each is searched as by
 ``hisearch size --have``. Nothing is fitted; what is assumed is stated in docs/formats.md.
 
-Rules of the benchmark (MLCommons, inference rules of v5.0 to v6.0): Server and Interactive are Poisson arrivals whose
-p99 of TTFT and of TPOT are bounded; Offline has no bounds, and all queries are there at once.
+Rules of the benchmark: ``mlperf_protocol``.
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import math
 import os
@@ -20,15 +18,24 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from hisearch.api.mlperf_protocol import (
+    BENCHMARKS,
+    OFFLINE,
+    Benchmark,
+    Lengths,
+    Rates,
+    queries,
+    read_lengths,
+    run_rates,
+    run_s,
+)
 from hisearch.api.studies.largest import largest_rate
 from hisearch.api.studies.study import Study
-from hisearch.base.dtypes import I8
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.job import TRIAL_ERRORS
@@ -38,10 +45,6 @@ from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.from_question import study_from_question
 from hisearch.specs.documents.question import Question
 from hisearch.specs.errors import SpecError
-from hisearch.traces.compiled import CompiledTrace
-from hisearch.traces.compiler import compile_trace
-from hisearch.traces.sampling import stream
-from hisearch.traces.trace import make_trace
 
 #: Parts of the accelerators' names in the table, most particular first -> names of the catalogue.
 ACCELERATORS = {
@@ -64,40 +67,12 @@ ACCELERATORS = {
 }
 
 
-class Benchmark(NamedTuple):
-    """A model of the benchmark: its name in the catalogue, mean and most tokens of an answer, limits by scenario.
-
-    mean_tokens: of what submissions generate; the reference answers are scaled to it, and cut at ``most_tokens``.
-    limits: scenario -> (TTFT, TPOT), seconds at the 99th percentile (loadgen's ``mlperf.conf``). compiled: whether
-    TensorRT-LLM served it as a compiled engine in round 5.1.
-    """
-
-    model: str
-    mean_tokens: float
-    most_tokens: int
-    limits: Mapping[str, tuple[float, float]]
-    compiled: bool = True
-
-
-BENCHMARKS = {
-    "llama2-70b": Benchmark("llama-2-70b", 294.45, 1024, {"Server": (2.0, 0.2), "Interactive": (0.45, 0.04)}),
-    "mixtral-8x7b": Benchmark("mixtral-8x7b", 144.84, 1024, {"Server": (2.0, 0.2)}),
-    "llama3.1-8b": Benchmark("llama-3.1-8b", 128.0, 128, {"Server": (2.0, 0.1), "Interactive": (0.5, 0.03)}),
-    "llama3.1-405b": Benchmark("llama-3.1-405b", 684.68, 20_000, {"Server": (6.0, 0.175), "Interactive": (4.5, 0.08)}),
-    "deepseek-r1": Benchmark(
-        "deepseek-r1", 3886.23, 20_000, {"Server": (2.0, 0.08), "Interactive": (1.5, 0.015)}, compiled=False
-    ),
-}
-OFFLINE = "Offline"
-
 #: Queries of the data set that a workload draws, without replacement; it is carried on by repetition.
 QUERIES = 8192
 
-#: Seconds that an Offline run lasts, about; the benchmark asks for as long.
-OFFLINE_S = 600.0
-
-#: Deployments that are simulated for all of them.
-FINALISTS = 8
+#: Deployments whose Offline run is simulated in full, and seconds of the run that chooses them.
+FINALISTS = 4
+BRIEF_S = 100.0
 
 #: Seconds of a cell's search.
 SECONDS = 60.0
@@ -250,7 +225,7 @@ def _searched(group: Submissions, folder: Path, workers: int | None, seconds: fl
         tokens, settings = (
             _offline(study, group, lengths, workers, seconds)
             if group.scenario == OFFLINE
-            else _largest(study, lengths, workers, seconds)
+            else _largest(study, group, lengths, workers, seconds)
         )
     except TRIAL_ERRORS as error:
         return _with(cell, skipped=str(error))
@@ -260,42 +235,6 @@ def _searched(group: Submissions, folder: Path, workers: int | None, seconds: fl
 
 def _with(cell: Cell, **changes: Any) -> Cell:
     return Cell(**{**vars(cell), **changes})
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Prompt and output tokens of each query, shape (N,), and the limit that clients declare."""
-
-    input_tokens: I8
-    output_tokens: I8
-    most_tokens: int
-
-    @property
-    def mean_output(self) -> float:
-        """Output tokens of a query, on average."""
-        return float(self.output_tokens.mean())
-
-
-@cache
-def _lengths_of(path: Path) -> tuple[I8, I8]:
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        rows = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.int64)
-    return rows[:, 0], rows[:, 1]
-
-
-def read_lengths(path: Path, benchmark: Benchmark) -> Lengths:
-    """A data set whose answers are scaled to what submissions generate on average, each cut at the limit.
-
-    Raises:
-        OSError, ValueError: the file cannot be read.
-    """
-    inputs, references = _lengths_of(path)
-    low, high = 0.0, benchmark.most_tokens / max(float(references.mean()), 1.0) * 16
-    for _ in range(60):  # the mean of the cut lengths rises with the factor
-        factor = (low + high) / 2
-        outputs = np.clip(np.rint(references * factor), 1, benchmark.most_tokens).astype(np.int64)
-        low, high = (factor, high) if outputs.mean() < benchmark.mean_tokens else (low, factor)
-    return Lengths(np.maximum(inputs, 1), outputs, benchmark.most_tokens)
 
 
 def _study(group: Submissions, benchmark: Benchmark, lengths: Lengths) -> Study:
@@ -316,28 +255,19 @@ def _study(group: Submissions, benchmark: Benchmark, lengths: Lengths) -> Study:
     own = {"versions": {group.engine: group.version}, "weight_dtypes": ["fp8", *narrow]}
     overrides = [f"spec.space.execution.{key}={json.dumps(value)}" for key, value in own.items()]
     resolved = study_from_question(question, overrides=(*_SPACE, *overrides)).resolved
-    return Study(resolved, _trace(group.model, lengths, QUERIES, at_once=False))
+    return Study(resolved, queries(group.model, lengths, QUERIES, rate_rps=1.0))
 
 
-def _trace(name: str, lengths: Lengths, count: int, *, at_once: bool) -> CompiledTrace:
-    """Queries drawn without replacement, again where more are asked for; Poisson, one a second, or all at once."""
-    rng, total = stream("mlperf queries", 0), len(lengths.input_tokens)
-    drawn = np.concatenate([rng.permutation(total) for _ in range(-(-count // total))])[:count]
-    arrival_s = np.zeros(count) if at_once else np.cumsum(stream("mlperf arrivals", 0).exponential(1.0, count))
-    trace = make_trace(
-        arrival_s=arrival_s,
-        input_tokens=lengths.input_tokens[drawn],
-        output_tokens=lengths.output_tokens[drawn],
-        max_output_tokens=np.full(count, lengths.most_tokens),
-    )
-    return compile_trace(trace, name)
-
-
-def _largest(study: Study, lengths: Lengths, workers: int | None, seconds: float) -> tuple[float, str]:
-    """Tokens per second at the largest rate within the limits, and the settings."""
+def _largest(
+    study: Study, group: Submissions, lengths: Lengths, workers: int | None, seconds: float
+) -> tuple[float, str]:
+    """Tokens per second of a run at the largest rate within the limits, and the settings."""
     answer = largest_rate(study, workers=workers, seconds=seconds, around=False)
-    settings = "" if answer.trial is None else _settings(answer.trial.deployment)
-    return answer.rate_rps * lengths.mean_output, settings
+    if answer.trial is None:
+        return 0.0, ""
+    count = round(answer.rate_rps * run_s(group.engine, group.model, group.scenario))
+    run = queries(group.model, lengths, count, rate_rps=answer.rate_rps)
+    return run_rates(answer.simulation, answer.trial.deployment, run).completed, _settings(answer.trial.deployment)
 
 
 def _offline(
@@ -345,41 +275,41 @@ def _offline(
 ) -> tuple[float, str]:
     """Tokens per second of the fastest deployment with all queries there at once, and the settings.
 
-    One worker stands for all: it has its share of the queries, of as many as last ten minutes by stage 1's estimate.
-    The fastest on a sixth of that are simulated in full.
+    One worker stands for all: it has its share of the queries, of as many as last the run by stage 1's estimate. The
+    fastest in a brief run, without its drain, are simulated in full.
     """
     from joblib import Parallel, delayed
 
     simulation, began = Simulation(study.world()), time.monotonic()
     threads = workers or os.cpu_count() or 1
 
-    def rate_of(entrant: Entrant, duration_s: float) -> float:
+    def rates_of(entrant: Entrant, duration_s: float) -> Rates:
         pool = entrant.deployment.pool
         count = max(round(entrant.estimate_rps / pool.replicas * duration_s), 256)
-        queries = _trace(group.model, lengths, count, at_once=True)
         worker = entrant.deployment.model_copy(update={"pools": [pool.model_copy(update={"replicas": 1})]})
         try:
-            result = simulation.replay(worker, queries)
+            rates = run_rates(simulation, worker, queries(group.model, lengths, count, rate_rps=None))
         except TRIAL_ERRORS:
-            return 0.0
-        return float(result.requests.output_tokens.sum()) / result.makespan_s * pool.replicas
+            return Rates(0.0, 0.0)
+        return Rates(*(rate * pool.replicas for rate in rates))
 
-    def fastest_first(entrants: Sequence[Entrant], duration_s: float) -> list[tuple[float, Entrant]]:
-        rates: list[float] = []
+    def run_all(entrants: Sequence[Entrant], duration_s: float) -> list[tuple[Rates, Entrant]]:
+        rates: list[Rates] = []
         for batch in _batches(entrants, threads):
             if rates and time.monotonic() - began > seconds:
                 break
             rates += Parallel(n_jobs=threads, backend="threading")(
-                delayed(rate_of)(entrant, duration_s) for entrant in batch
+                delayed(rates_of)(entrant, duration_s) for entrant in batch
             )
-        return sorted(zip(rates, entrants, strict=False), key=lambda rated: -rated[0])
+        return list(zip(rates, entrants, strict=False))
 
     entrants = entrants_of(study.problem(simulation), screen(study.problem(simulation), 10_000))
     if not entrants:
         return 0.0, ""
-    brief = fastest_first(entrants, OFFLINE_S / 6)
-    rate, best = fastest_first([entrant for _, entrant in brief[:FINALISTS]], OFFLINE_S)[0]
-    return rate, _settings(best.deployment)
+    brief = sorted(run_all(entrants, BRIEF_S), key=lambda run: -run[0].undrained)
+    finalists = [entrant for _, entrant in brief[:FINALISTS]]
+    rates, best = max(run_all(finalists, run_s(group.engine, group.model, OFFLINE)), key=lambda run: run[0].completed)
+    return rates.completed, _settings(best.deployment)
 
 
 def _batches(entrants: Sequence[Entrant], size: int) -> Iterator[Sequence[Entrant]]:

@@ -69,6 +69,10 @@ EAGER_LAUNCH_S = 22e-6
 #: Host seconds of a kernel that a compiled TensorRT engine enqueues from C++, assumed: 3.8 us for short kernels back to
 #: back (NVIDIA, "Getting Started with CUDA Graphs"), and binding its tensors. 3 to 10 us is plausible.
 ENQUEUE_S = 5e-6
+#: Host seconds of a sequence in a step of such an engine, whose scheduler and buffers are C++, assumed: a tenth of the
+#: 11 us of loops in Python (``schedule_sequence_s``). 0.3 to 3 us is plausible: programs take 10 to 100 times as long
+#: in CPython as in C++ (Computer Language Benchmarks Game).
+COMPILED_SEQUENCE_S = 1.1e-6
 #: More tokens than any step has.
 ANY_TOKENS = 2**40
 
@@ -142,7 +146,8 @@ def with_overhead(device: StepCosts, overhead: EngineOverhead, priced: PricedWor
     mode = graph_mode(priced.engine)
     times: HostTimes = overhead
     if compiles_engine(priced.engine.name, priced.engine.version):
-        times = overhead.with_times(overhead.model_copy(update={"launch_s": ENQUEUE_S}))
+        compiled = {"launch_s": ENQUEUE_S, "schedule_sequence_s": COMPILED_SEQUENCE_S}
+        times = overhead.with_times(overhead.model_copy(update=compiled))
     if mode == "none":
         launches = launches._replace(graph_tokens=0)
         launched = device.token_s + priced.model.layers * overhead.eager_layer_s

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hisearch.api.mlperf import BENCHMARKS, read_lengths, read_results, validate_mlperf
+from hisearch.api.mlperf import read_results, validate_mlperf
+from hisearch.api.mlperf_protocol import BENCHMARKS, read_lengths
 
 HEAD = "round,id,submitter,system,accelerator,accelerators,model,scenario,tokens_per_s\n"
 

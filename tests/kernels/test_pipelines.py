@@ -20,14 +20,13 @@ from tests.kernels.systems import LAW, compiled, examples, plan
 from tests.reference.pipeline import PipelineRequest, serve
 from tests.reference.random_traces import TraceShape, random_trace
 
-ENGINES = ("vllm", "sglang")
+ENGINES = ("vllm", "sglang", "trtllm")
 
 
 def engine(name: str, **settings: Any) -> EngineSpec:
-    return EngineSpec.model_validate(
-        {"name": name, "max_running_requests": 64, "chunk_tokens": 256, "page_tokens": 1, "prefix_caching": False}
-        | settings
-    )
+    page_tokens = 2 if name == "trtllm" else 1
+    common = {"max_running_requests": 64, "chunk_tokens": 256, "page_tokens": page_tokens, "prefix_caching": False}
+    return EngineSpec.model_validate({"name": name} | common | settings)
 
 
 def pipe_plan(spec: EngineSpec, stages: int, capacity_tokens: int = 1_000_000) -> WorkerPlan:
@@ -61,14 +60,18 @@ def test_alone_a_request_takes_all_stages_of_every_step(name: str, stages: int) 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_chunks_of_a_prompt_follow_each_other_through_the_stages(name: str) -> None:
-    """Chunks of c seconds in p stages: the first takes c, each further one ends c / p later, where all are equal."""
+    """Chunks of c seconds in p stages: the first takes c, each further one ends c / p later, where all are equal.
+
+    TensorRT-LLM schedules no request in flight: each further one takes c.
+    """
     flat = LAW._replace(chunk_rate=np.zeros((2, 2)))
     spec = engine(name, chunk_tokens=256)
     slow = pipe_plan(spec, 4)
     equal = replace(slow, costs=replace(slow.costs, seconds=flat))
     result = simulate(equal, same_requests(1, 256 * 8, 1))
     chunk_s = step_seconds(flat, [(256, 0)], [], 0)
-    assert result.requests.ttft_s[0] == pytest.approx(chunk_s * (1 + 7 / 4), rel=1e-6)
+    overlapping = 1 if name == "trtllm" else 4
+    assert result.requests.ttft_s[0] == pytest.approx(chunk_s * (1 + 7 / overlapping), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -120,28 +123,39 @@ def test_the_mean_latencies_are_those_of_one_queue(seed: int, stages: int, chunk
     assert np.mean(result.requests.e2e_s) == pytest.approx(e2e, rel=0.1)
 
 
+#: Engines with small batches.
+LITTLE = [
+    engine(chunk_tokens=64, prefix_caching=True, max_running_requests=8, **own)
+    for own in (
+        {"name": "vllm"},
+        {"name": "sglang", "version": "0.5.9"},
+        {"name": "sglang"},
+        {"name": "trtllm", "capacity_policy": "guaranteed_no_evict"},
+        {"name": "trtllm", "capacity_policy": "max_utilization"},
+    )
+]
+
+
 @examples(20, always=True)
-@example(seed=399, engine_version=("sglang", "0.5.9"), stages=4, capacity=450, workers=1)
+@example(seed=399, spec=LITTLE[1], stages=4, capacity=450, workers=1)
 @given(
     seed=st.integers(0, 10_000),
-    engine_version=st.sampled_from([("vllm", ""), ("sglang", "0.5.9"), ("sglang", "")]),
+    spec=st.sampled_from(LITTLE),
     stages=st.integers(2, 4),
     capacity=st.integers(450, 4000),
     workers=st.integers(1, 2),
 )
 def test_every_request_is_served_and_one_memory_holds_them_all(
-    seed: int, engine_version: tuple[str, str], stages: int, capacity: int, workers: int
+    seed: int, spec: EngineSpec, stages: int, capacity: int, workers: int
 ) -> None:
     """Laws L1, L3 and L4, with prefixes shared by all micro-batches, follow-ups, and little memory."""
     shape = TraceShape(40, rate_rps=40.0, prompt_tokens=120, output_tokens=30)
     trace = compiled(random_trace(seed, shape))
-    name, version = engine_version
-    spec = engine(name, version=version, chunk_tokens=64, prefix_caching=True, max_running_requests=8)
     try:
         result = simulate(pipe_plan(spec, stages, capacity), trace, replicas=workers)
     except EngineOutOfMemory:
         # SGLang's slots reserve memory for their own outputs alone.
-        assert name == "sglang"
+        assert spec.name == "sglang"
         reject()
     requests = result.requests
     served = requests.finished

@@ -13,7 +13,15 @@ from latency_catalogue import DEEPSEEK_V3, GPT_OSS_120B, LLAMA_8B, QWEN3_30B_A3B
 
 from hisearch.latency.costs import CompiledCosts, FrontEnd, HostFloor, StepCosts
 from hisearch.latency.estimator import build_estimator
-from hisearch.latency.host import ANY_TOKENS, ENQUEUE_S, Launches, front_end_of, launches_of, with_host_times
+from hisearch.latency.host import (
+    ANY_TOKENS,
+    COMPILED_SEQUENCE_S,
+    ENQUEUE_S,
+    Launches,
+    front_end_of,
+    launches_of,
+    with_host_times,
+)
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.speculation import Speculation, with_speculation
@@ -256,8 +264,8 @@ class TestVersions:
         assert costs.front_end == front_end_of(overhead)
 
 
-def test_a_compiled_engine_enqueues_its_kernels_faster_than_python_dispatches_them() -> None:
-    """TensorRT-LLM 0 in steps with prompts; steps of decodes are held in graphs either way."""
+def test_a_compiled_engine_schedules_and_enqueues_faster_than_python() -> None:
+    """TensorRT-LLM 0: kernels in steps with prompts (those of decodes are held in graphs either way), sequences."""
     floors = {}
     for version in ("0.17.0", "1.0.0"):
         engine = EngineSpec(name="trtllm", version=version)
@@ -272,3 +280,5 @@ def test_a_compiled_engine_enqueues_its_kernels_faster_than_python_dispatches_th
     assert compiled_engine.eager_s == pytest.approx(ENQUEUE_S * 32 * (8 + 2 + 4 + 2))
     assert dispatched.eager_s > 4 * compiled_engine.eager_s
     assert compiled_engine.step_s == dispatched.step_s
+    assert compiled_engine.per_sequence_s == pytest.approx(COMPILED_SEQUENCE_S)
+    assert dispatched.per_sequence_s > 4 * compiled_engine.per_sequence_s

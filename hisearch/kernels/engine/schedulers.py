@@ -10,7 +10,8 @@ step under way, a worker is idle until one of its ranks has a reason to look aga
 PIPE: a worker with several pipeline stages has as many schedulers, each with one micro-batch in flight, and one KV
 memory for all (``WORKER.cache_id``: its tree). A micro-batch passes the stages one after another. Each stage takes an
 equal share of the pass and serves batches in the order in which they were formed. A chunked prompt continues in the
-scheduler that forms a batch next, so that its chunks follow each other through the stages.
+scheduler that forms a batch next, so that its chunks follow each other through the stages. TensorRT-LLM schedules no
+request in flight: there the next chunk is in the same scheduler's next batch.
 
 The schedulers of a worker are adjacent in ``Sim.workers``. The first is the *leader*, which keeps the common state.
 """
@@ -43,6 +44,13 @@ def running(sim, w):
     for scheduler in range(first, first + sim.config.schedulers):
         count += sim.workers[scheduler].running
     return count
+
+
+@kernel
+def sharing(sim, w):
+    """(First, behind the last) of the schedulers that share the KV memory of scheduler ``w``."""
+    first = sim.workers[w].cache_id
+    return first, first + (sim.config.schedulers if sim.config.scheduler_kind == la.PIPE else 1)
 
 
 @kernel

@@ -62,6 +62,12 @@ def leave_out_late(sim, w, end):
 
 
 @kernel
+def free_pages(sim, w):
+    """Free pages of the KV memory of scheduler ``w``."""
+    return sim.trees[sim.workers[w].cache_id].free_pages
+
+
+@kernel
 def budget_of(sim, w):
     """Tokens that the decodes leave to contexts."""
     worker = sim.workers[w]

@@ -32,7 +32,7 @@ def form(sim, w, now):
     steady = step.choose(sim, w)
     steady = not shares.hold_back(sim, w) and steady
     step.start(sim, w, now)
-    worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
+    _note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
         if worker.paused and worker.outstanding == 0:
             worker.phase = la.FORMING
@@ -51,13 +51,21 @@ def form(sim, w, now):
 
 
 @kernel
+def _note_peak(sim, w):
+    """Update the peak of the pages that requests hold."""
+    worker = sim.workers[w]
+    cache = sim.trees[worker.cache_id]
+    worker.peak_pages = max(worker.peak_pages, cache.capacity_pages - cache.free_pages)
+
+
+@kernel
 def _form_in_lockstep(sim, w, now):
     """Form rank ``w``'s batch of what ``ranks.choose_together`` chose."""
     worker = sim.workers[w]
     if worker.sits_out:
         return
     step.start(sim, w, now)
-    worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
+    _note_peak(sim, w)
     if worker.batch_size > 0 or worker.decoding > 0:
         schedulers.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
     elif worker.paused and worker.outstanding == 0:
@@ -79,7 +87,9 @@ def _fast_forward_limit(sim, w):
     one was refused for want of pages or budget, which do not grow before an end.
     """
     worker = sim.workers[w]
-    if worker.batch_size > 0 or worker.prompts_head >= 0 or sim.launches[_row(sim, w)].chunks > 0:
+    if sim.config.schedulers > 1 or worker.batch_size > 0 or worker.prompts_head >= 0:
+        return 1
+    if sim.launches[_row(sim, w)].chunks > 0:
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     return 1 + lists.steps_within_pages(sim, w, 1, host.undisturbed_pages(sim, w), limit - 1)
@@ -182,7 +192,7 @@ def complete(sim, w, now):
         memory.take_decode_pages(sim, w, now, lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages)
         worker.allocated_pages += worker.fast_forward_pages
         worker.fast_forward_pages = 0
-        worker.peak_pages = max(worker.peak_pages, sim.trees[w].capacity_pages - sim.trees[w].free_pages)
+        _note_peak(sim, w)
         lists.advance_clock(sim, w, steps)
         sim.launches[_row(sim, w)].chunks = 0
         _drain(sim, w)

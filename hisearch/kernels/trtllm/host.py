@@ -7,7 +7,7 @@ the deviations from them: ``docs/simulator.md``.
 A worker's tree has pages of both pools. A node is in HBM or, ``ON_HOST``, in host memory. No request holds a node on
 the host: it lies in the host's free queue, kept like that of HBM (``queue``) in the record of tree ``workers + w``. HBM
 is closed towards the root, and both queues evict deeper pages first. A page that leaves HBM has only host pages below
-it; a page that leaves the host has none.
+it; a page that leaves the host has none. Workers with pipeline stages have no host cache.
 """
 
 from __future__ import annotations
@@ -72,15 +72,16 @@ def _offload(sim, w, d, pages):
 @kernel
 def take(sim, w, now, pages):
     """Take ``pages`` pages from the front of HBM's queue; their content moves to a host cache, if any."""
+    cache_id = sim.workers[w].cache_id
     offloaded = 0
     while pages > 0:
-        d = sim.trees[w].head
+        d = sim.trees[cache_id].head
         taken = min(queue.run_pages(sim, d), pages) if d >= 0 else pages
         if d >= 0 and sim.nodes[d].trace_node > 0 and _has_free_host_pages(sim, w):
             _offload(sim, w, d, taken)
             offloaded += taken
         else:
-            queue.take(sim, w, taken)
+            queue.take(sim, cache_id, taken)
         pages -= taken
     _copy(sim, w, now, _TO_HOST, offloaded)
 
@@ -117,12 +118,13 @@ def hold(sim, w, trace_node, limit):
     Returns (tokens matched, those of them on the host, deepest node). The caller loads host tokens into HBM, or has
     them there, and frees their host pages (``onboard``, ``supersede``).
     """
-    tokens, deepest = tree.match(sim, w, trace_node, limit)
+    cache_id = sim.workers[w].cache_id
+    tokens, deepest = tree.match(sim, cache_id, trace_node, limit)
     if tokens > 0 and tokens < sim.nodes[deepest].end:
-        deepest = queue.split(sim, w, deepest, tokens)
+        deepest = queue.split(sim, cache_id, deepest, tokens)
     on_host, d = _claim(sim, w, deepest)
     while d >= sim.trees.shape[0]:
-        queue.lock_node(sim, w, d)
+        queue.lock_node(sim, cache_id, d)
         d = sim.nodes[d].parent
     return tokens, on_host * sim.config.page_tokens, deepest
 

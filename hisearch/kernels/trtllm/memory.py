@@ -35,7 +35,7 @@ def declared_pages(sim, r):
 @kernel
 def queue_up(sim, w, r):
     """Let ``r`` wait on scheduler ``w`` behind all others."""
-    sim.requests[r].node = w
+    sim.requests[r].node = sim.workers[w].cache_id
     lists.number(sim, w, r)
     lists.wait_last(sim, w, r)
     sim.workers[w].active_tokens += sim.trace.input_tokens[r]
@@ -65,18 +65,19 @@ def store(sim, w, r, tokens, leaves):
     end = tree.floor_page(sim, tokens)
     if end <= begin:
         return
+    cache_id = sim.workers[w].cache_id
     trace_node = lists.path_end(sim, r)
-    cached, _ = tree.match(sim, w, trace_node, end)
+    cached, _ = tree.match(sim, cache_id, trace_node, end)
     if cached > begin:
         if not leaves:
             return
         _, on_host, node = host.hold(sim, w, trace_node, cached)
-        queue.push_empty(sim, w, (cached - on_host - begin) // sim.config.page_tokens)
+        queue.push_empty(sim, cache_id, (cached - on_host - begin) // sim.config.page_tokens)
         host.supersede(sim, w, on_host)
-        queue.unlock(sim, w, request.node, -1)
+        queue.unlock(sim, cache_id, request.node, -1)
         request.node = node
     if end > cached:
-        request.node = queue.grow(sim, w, request.node, trace_node, cached, end)
+        request.node = queue.grow(sim, cache_id, request.node, trace_node, cached, end)
     request.locked_tokens = end
 
 
@@ -86,7 +87,8 @@ def cached_tokens(sim, w, r):
     if not sim.config.prefix_caching:
         return 0, 0
     page = sim.config.page_tokens
-    tokens, d = tree.match(sim, w, lists.path_end(sim, r), tree.floor_page(sim, known_tokens(sim, r) - 1))
+    most = tree.floor_page(sim, known_tokens(sim, r) - 1)
+    tokens, d = tree.match(sim, sim.workers[w].cache_id, lists.path_end(sim, r), most)
     if tokens == 0:
         return 0, 0
     held = tokens
@@ -130,11 +132,13 @@ def release(sim, w, r, allocated, reusable):
     worker = sim.workers[w]
     request = sim.requests[r]
     store(sim, w, r, reusable, True)
-    queue.push_empty(sim, w, lists.pages(sim, allocated) - request.locked_tokens // sim.config.page_tokens)
-    queue.unlock(sim, w, request.node, -1)
+    queue.push_empty(
+        sim, worker.cache_id, lists.pages(sim, allocated) - request.locked_tokens // sim.config.page_tokens
+    )
+    queue.unlock(sim, worker.cache_id, request.node, -1)
     worker.allocated_pages -= lists.pages(sim, allocated)
     worker.promised_pages -= declared_pages(sim, r)
-    request.node = w
+    request.node = worker.cache_id
     request.locked_tokens = 0
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import tree
+from hisearch.kernels.engine import schedulers
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.trtllm import batch, memory, shares
@@ -27,7 +28,7 @@ def _missing_node(sim, w, r):
     trace = sim.trace
     full = tree.floor_page(sim, memory.known_tokens(sim, r))
     s = lists.path_end(sim, r)
-    cached, _ = tree.match(sim, w, s, full)
+    cached, _ = tree.match(sim, sim.workers[w].cache_id, s, full)
     if cached >= full:
         return -1
     while trace.start_tokens[s] >= cached + sim.config.page_tokens:
@@ -82,10 +83,12 @@ def _pages_to_come(sim, r):
 
 @kernel
 def _unreserved_pages(sim, w):
-    """Free pages that decodes will not need at their declared lengths."""
-    worker = sim.workers[w]
-    pages = sim.trees[w].free_pages - worker.promised_pages + worker.allocated_pages
-    r = worker.prompts_head
+    """Free pages that decodes, and all requests of sibling micro-batches, will not need at their declared lengths."""
+    first, behind = schedulers.sharing(sim, w)
+    pages = sim.trees[first].free_pages
+    for sibling in range(first, behind):
+        pages += sim.workers[sibling].allocated_pages - sim.workers[sibling].promised_pages
+    r = sim.workers[w].prompts_head
     while r >= 0:
         pages += _pages_to_come(sim, r)
         r = sim.requests[r].next_aside
@@ -144,7 +147,7 @@ def _go_on(sim, w):
 
     The engine would stand still for good.
     """
-    available = sim.trees[w].free_pages
+    available = batch.free_pages(sim, w)
     budget = batch.budget_of(sim, w)
     r = sim.workers[w].prompts_head
     while r >= 0 and budget > 0:
@@ -190,7 +193,8 @@ def _pause_and_fill(sim, w):
 
     No request before the one short of pages is paused, and none after a paused one takes part. A waiting request that
     caused a pause is visited again, finds the page that it pledged itself, and is passed over. Pages that only the
-    paused request held are no longer credited to those before it. Returns whether any request was paused.
+    paused request held are no longer credited to those before it. Requests of sibling micro-batches are not paused.
+    Returns whether any request was paused.
     """
     worker = sim.workers[w]
     requests = sim.requests
@@ -210,7 +214,7 @@ def _pause_and_fill(sim, w):
         if not started:
             passed_over = _should_wait(sim, w, r)
             more = _needed_pages(sim, w, r)
-        if not passed_over and needed + more > sim.trees[w].free_pages:
+        if not passed_over and needed + more > batch.free_pages(sim, w):
             victim = _choose_victim(sim, w, requests[r].order, end)
             if victim < 0:
                 worker.full = 1
@@ -240,7 +244,7 @@ def _pause_and_fill(sim, w):
 def _all_fit(sim, w, needed):
     """Whether the pages ``needed`` by all decodes are free, and no waiting request is visited before a started one."""
     worker = sim.workers[w]
-    if needed > sim.trees[w].free_pages:
+    if needed > batch.free_pages(sim, w):
         return False
     if worker.running == 0 or worker.waiting == 0 or worker.running == sim.config.max_running:
         return True
@@ -270,7 +274,7 @@ def choose(sim, w):
         if worker.batch_size == 0 and worker.decoding + worker.draining == 0:
             _go_on(sim, w)
     elif _all_fit(sim, w, needed):
-        steady = _fill(sim, w, sim.trees[w].free_pages - needed)
+        steady = _fill(sim, w, batch.free_pages(sim, w) - needed)
     else:
         worker.paused = _pause_and_fill(sim, w)
         if sim.config.chunking_policy == la.FIRST_COME_FIRST_SERVED:

@@ -282,8 +282,6 @@ def check_split(pool: PoolSpec, model: ModelSpec) -> None:
         refused = f"pool {pool.name}: {key} {degree} is not simulated "
         if compiles_engine(pool.engine.name, pool.engine.version) and key == "attention_data_parallel":
             raise InvalidParallelism(f"{refused}with compiled engines of {ENGINE_TITLES['trtllm']} 0", key)
-        if pool.engine.name == "trtllm" and key == "pipeline_parallel":
-            raise InvalidParallelism(f"{refused}with {ENGINE_TITLES['trtllm']}", key)
         if pool.tiers and (key == "pipeline_parallel" or pool.kv_connector not in GROUP_KV_CONNECTORS):
             kv_connector = (
                 ""
