@@ -141,25 +141,31 @@ SOURCES: tuple[tuple[str, dict[str, Any]], ...] = (
 )  # fmt: skip
 
 
+#: Workloads of which hints are judged: label, kind, what is open. The last one's hints do not know what gets lost.
+HINTED: tuple[tuple[str, str, dict[str, float]], ...] = (
+    *((kind, kind, {}) for kind in KINDS), ("diffusion, lossy", "diffusion", {"loss": 0.3}),
+)  # fmt: skip
+
+
 def hint_quality() -> Table:
     """500 agents, KV in DRAM: what predictions are worth, and the speed-up over ``queued`` with the same DRAM."""
 
-    def row(kind: str, name: str, settings: dict[str, Any]) -> Row:
-        queued = run(kind, "queued", 500, dram_gib=DRAM_GIB)
-        result = run(kind, "distance", 500, dram_gib=DRAM_GIB, **settings)
+    def row(label: str, kind: str, given: dict[str, float], name: str, settings: dict[str, Any]) -> Row:
+        queued = run(kind, "queued", 500, dram_gib=DRAM_GIB, given=given)
+        result = run(kind, "distance", 500, dram_gib=DRAM_GIB, given=given, **settings)
         hints, (use,) = result.hints, result.objects
         loads = [f"{use.loads}", f"{use.loads_ahead}", f"{use.loads_ahead - use.used_ahead}", _over(queued, result)]
         if hints is None:
-            return [kind, name, *([""] * 7), *loads]
+            return [label, name, *([""] * 7), *loads]
         near = [hints.said_near, hints.came_near, hints.near_as_said]
         return [
-            kind, name, f"{100 * hints.ordered / hints.compared:.0f} %",
+            label, name, f"{100 * hints.ordered / hints.compared:.0f} %",
             f"{100 * hints.ordered_by_use / hints.compared:.0f} %",
             *(f"{100 * count / hints.samples:.0f} %" for count in near), f"{hints.lead_s / hints.predicted_calls:.1f}",
             f"{100 * hints.in_time / hints.predicted_calls:.0f} %", *loads,
         ]  # fmt: skip
 
-    rows = [partial(row, kind, name, settings) for kind in KINDS for name, settings in SOURCES]
+    rows = [partial(row, *workload, *source) for workload in HINTED for source in SOURCES]
     head = [
         "workload", "who says", "pairs ordered right", "by last use", "said near", "came near", "both",
         "lead (s)", "lead exceeds a load", "loads", "ahead", "of them unused", "over queued",

@@ -87,4 +87,4 @@ def test_an_export_is_replayed_in_a_closed_loop_and_searched(workdir: Path, hise
     np.testing.assert_array_less(fast.result.requests.arrival_s[follows], slow.result.requests.arrival_s[follows])
     found = hisearch("run", "team.yaml", "--json", "-q")
     assert found.code == 0
-    assert found.json["recommendation"]["usd_per_hour"] > 0
+    assert found.json["recommendation"]["metrics"]["usd_per_hour"] > 0
