@@ -29,7 +29,7 @@ def read(source: Source) -> Trace:
     agents, so that what follows a moment without a call waits for all calls before it: a *round*. Within a round calls
     come at their recorded times from its beginning.
     """
-    calls = []
+    calls: list[SpanCall] = []
     for line, row in json_rows(source.path, source.bad):
         with source.bad.row(line):
             start_s = row.number("request_time", maximum=_LATEST_S)
