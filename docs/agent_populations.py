@@ -134,36 +134,8 @@ def ttft_s(result: Result) -> float:
     return float(np.mean(result.requests.ttft_s))
 
 
-def frames_of(trace: CompiledTrace) -> int:
-    """Frames that a population's calls fill."""
-    assert trace.agents is not None
-    return int(trace.agents.gate.max()) + 1
-
-
-#: How long a frame may take, seconds: a population that lives ten seconds of its world at once, in real time.
-PACE_S = 10.0
-#: Sizes that are tried, each some 12 % above the one before it.
-SIZES = tuple(round(50 * 1.125**k) for k in range(44))
-
-
-def _keeps_pace(policy: str, agents: int, *, slots: int, **settings: Any) -> bool:
-    """Whether all calls of a frame are answered in time, on average: with all of the device's memory."""
-    trace = population("independent", agents, frames=12)
-    plan = worker(policy, slots, **settings)
-    return simulate(plan, trace).makespan_s / frames_of(trace) <= PACE_S
-
-
-def most_agents(policy: str, **memory: Any) -> int:
-    """The largest size that keeps pace; 0: none does."""
-    low, high = -1, len(SIZES)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _keeps_pace(policy, SIZES[middle], **memory) else (low, middle)
-    return SIZES[low] if low >= 0 else 0
-
-
 #: Numbers of agents of the shipped population that are tried, each some 5 % above the one before it.
-NUMBERS = tuple(round(100 * 1.05**k) for k in range(64))
+NUMBERS = tuple(round(100 * 1.05**k) for k in range(72))
 
 
 @cache

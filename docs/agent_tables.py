@@ -14,7 +14,6 @@ from agent_populations import (
     KINDS,
     PUBLISHED,
     STAGES,
-    most_agents,
     most_in_time,
     run,
     slots_of,
@@ -82,22 +81,19 @@ def first_tokens() -> Table:
 
 
 def ends() -> Table:
-    """500 agents, one open quantity at each end of its range: all of the speed-up, and what distances add."""
+    """500 agents, one open quantity at each end of its range."""
 
-    def row(name: str, value: float) -> Row:
-        cells = [OPEN[name].what, f"{value:g}"]
-        for kind in KINDS:
-            if not matters(name, kind):
-                cells += ["", ""]
-                continue
-            lru, _, queued, _, _, distance, _ = stages(kind, 500, given={name: value})
-            cells += [_over(lru, distance), _over(queued, distance)]
-        return cells
+    def row(name: str, value: float, kind: str) -> Row:
+        return [OPEN[name].what, f"{value:g}", kind, *_ratios(stages(kind, 500, given={name: value}))]
 
-    values = [(name, value) for name, quantity in OPEN.items() for value in sorted({quantity.low, quantity.high})]
-    central = {name: quantity.central for name, quantity in OPEN.items()}
-    rows = [partial(row, name, value) for name, value in values if value != central[name]]
-    return Table(["open", "value", *(f"{kind}: {what}" for kind in KINDS for what in ("all", "over queued"))], rows)
+    rows = [
+        partial(row, name, value, kind)
+        for name, quantity in OPEN.items()
+        for value in sorted({quantity.low, quantity.high} - {quantity.central})
+        for kind in KINDS
+        if matters(name, kind)
+    ]
+    return Table(["open", "value", "workload", *STAGE_NAMES[1:]], rows)
 
 
 def _over(base: Result | None, other: Result | None) -> str:
@@ -141,27 +137,35 @@ def _spread(values: list[float]) -> str:
 SOURCES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("hints", {}), ("own mean gap", {"distance": "past"}), ("last gap", {"distance": "last"}),
     ("moving average", {"distance": "ewma"}), ("survival", {"distance": "survival"}), ("noise", {"noise": 8.0}),
+    ("oracle", {"distance": "oracle"}),
+)  # fmt: skip
+
+
+#: Workloads of which hints are judged: label, kind, what is open. The last one's hints do not know what gets lost.
+HINTED: tuple[tuple[str, str, dict[str, float]], ...] = (
+    *((kind, kind, {}) for kind in KINDS), ("diffusion, lossy", "diffusion", {"loss": 0.3}),
 )  # fmt: skip
 
 
 def hint_quality() -> Table:
     """500 agents, KV in DRAM: what predictions are worth, and the speed-up over ``queued`` with the same DRAM."""
 
-    def row(kind: str, name: str, settings: dict[str, Any]) -> Row:
-        queued = run(kind, "queued", 500, dram_gib=DRAM_GIB)
-        result = run(kind, "distance", 500, dram_gib=DRAM_GIB, **settings)
+    def row(label: str, kind: str, given: dict[str, float], name: str, settings: dict[str, Any]) -> Row:
+        queued = run(kind, "queued", 500, dram_gib=DRAM_GIB, given=given)
+        result = run(kind, "distance", 500, dram_gib=DRAM_GIB, given=given, **settings)
         hints, (use,) = result.hints, result.objects
-        assert hints is not None
+        loads = [f"{use.loads}", f"{use.loads_ahead}", f"{use.loads_ahead - use.used_ahead}", _over(queued, result)]
+        if hints is None:
+            return [label, name, *([""] * 7), *loads]
         near = [hints.said_near, hints.came_near, hints.near_as_said]
         return [
-            kind, name, f"{100 * hints.ordered / hints.compared:.0f} %",
+            label, name, f"{100 * hints.ordered / hints.compared:.0f} %",
             f"{100 * hints.ordered_by_use / hints.compared:.0f} %",
             *(f"{100 * count / hints.samples:.0f} %" for count in near), f"{hints.lead_s / hints.predicted_calls:.1f}",
-            f"{100 * hints.in_time / hints.predicted_calls:.0f} %", f"{use.loads}", f"{use.loads_ahead}",
-            f"{use.loads_ahead - use.used_ahead}", _over(queued, result),
+            f"{100 * hints.in_time / hints.predicted_calls:.0f} %", *loads,
         ]  # fmt: skip
 
-    rows = [partial(row, kind, name, settings) for kind in KINDS for name, settings in SOURCES]
+    rows = [partial(row, *workload, *source) for workload in HINTED for source in SOURCES]
     head = [
         "workload", "who says", "pairs ordered right", "by last use", "said near", "came near", "both",
         "lead (s)", "lead exceeds a load", "loads", "ahead", "of them unused", "over queued",
@@ -173,24 +177,36 @@ def hint_quality() -> Table:
 LINKS = (64, 25, 12)
 
 
+#: Policies whose KV lies on slower memory: each and its settings. The fifth brings KV ahead of calls, the fourth does
+#: so for objects alone.
+KV_POLICIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("lru", "lru", {}), ("queued", "queued", {}), ("noise", "distance", {"noise": 8.0}),
+    ("distance, no KV ahead", "distance", {"ahead_kv": False}), ("distance", "distance", {}),
+    ("oracle", "distance", {"distance": "oracle"}),
+)  # fmt: skip
+KV_HEAD = [
+    *(f"{name} (s)" for name, _, _ in KV_POLICIES), "TTFT, no KV ahead (ms)", "TTFT, KV ahead (ms)",
+    "prompt tokens found in HBM, no KV ahead", "KV ahead",
+]  # fmt: skip
+
+
+def _kv_cells(kind: str, agents: int, **memory: Any) -> Row:
+    """Total time by policy; of ``distance`` mean TTFT and hits in device memory, without KV ahead and with it."""
+    runs = [run(kind, policy, agents, **settings | memory) for _, policy, settings in KV_POLICIES]
+    without, ahead = runs[3:5]
+    times = [f"{ttft_s(result) * 1e3:.0f}" for result in (without, ahead)]
+    hits = [f"{100 * result.tier_hit_tokens[0] / result.prompt_tokens:.0f} %" for result in (without, ahead)]
+    return [*(f"{result.makespan_s:.1f}" for result in runs), *times, *hits]
+
+
 def kv_ahead() -> Table:
-    """What KV brought ahead of calls adds to ``distance``: 500 agents, by link."""
+    """KV in host memory: 500 agents, by link."""
 
-    def row(kind: str, link: int, ahead: bool) -> Row:
-        result = run(kind, "distance", 500, dram_gib=DRAM_GIB, link=link * 1e9, ahead_kv=ahead)
-        (use,) = result.objects
-        in_hbm, on_host = (tokens / result.prompt_tokens for tokens in result.tier_hit_tokens[:2])
-        used = f"{100 * use.kv_tokens_used / use.kv_tokens_ahead:.0f} %" if use.kv_tokens_ahead else ""
-        return [
-            kind, f"{link}", "ahead" if ahead else "with the step", f"{result.makespan_s:.1f}",
-            f"{ttft_s(result) * 1e3:.0f}", f"{100 * in_hbm:.0f} %", f"{100 * on_host:.0f} %", used,
-        ]  # fmt: skip
+    def row(kind: str, link: int) -> Row:
+        return [kind, f"{link}", *_kv_cells(kind, 500, dram_gib=DRAM_GIB, link=link * 1e9)]
 
-    head = [
-        "workload", "link (GB/s)", "KV from the host", "total (s)", "mean TTFT (ms)", "prompt tokens found in HBM",
-        "loaded back by steps", "of those ahead used",
-    ]  # fmt: skip
-    return Table(head, [partial(row, kind, link, ahead) for kind in KINDS for link in LINKS for ahead in (False, True)])
+    rows = [partial(row, kind, link) for kind in KINDS for link in LINKS]
+    return Table(["workload", "link (GB/s)", *KV_HEAD], rows)
 
 
 #: Host memory that does not hold what the agents have, GiB, and a disk behind it that does.
@@ -198,27 +214,13 @@ LITTLE_DRAM_GIB, NVME_GIB = 32.0, 500.0
 
 
 def from_disks() -> Table:
-    """What KV fetched from a disk ahead of calls adds to ``distance``: 1,000 agents."""
+    """KV on a disk behind host memory that does not hold it: 1,000 agents."""
 
-    def row(kind: str, prefetch: str, ahead: bool) -> Row:
-        result = run(
-            kind, "distance", 1000, dram_gib=LITTLE_DRAM_GIB, nvme_gib=NVME_GIB, prefetch=prefetch, ahead_kv=ahead
-        )
-        (use,) = result.objects
-        shares = [tokens / result.prompt_tokens for tokens in result.tier_hit_tokens[:3]]
-        return [
-            kind, prefetch, "ahead" if ahead else "by the request", f"{result.makespan_s:.1f}",
-            f"{ttft_s(result) * 1e3:.0f}", *(f"{100 * share:.0f} %" for share in shares),
-            f"{use.kv_tokens_fetched / 1e6:.2f}" if ahead else "",
-        ]  # fmt: skip
+    def row(kind: str, prefetch: str) -> Row:
+        return [kind, prefetch, *_kv_cells(kind, 1000, dram_gib=LITTLE_DRAM_GIB, nvme_gib=NVME_GIB, prefetch=prefetch)]
 
-    head = [
-        "workload", "prefetch", "KV from the disk", "total (s)", "mean TTFT (ms)", "prompt tokens found in HBM",
-        "in host memory", "fetched by the request", "million tokens fetched ahead",
-    ]  # fmt: skip
-    policies = ("best_effort", "wait_complete")
-    return Table(head, [partial(row, kind, policy, ahead) for kind in KINDS for policy in policies
-                        for ahead in (False, True)])  # fmt: skip
+    rows = [partial(row, kind, prefetch) for kind in KINDS for prefetch in ("best_effort", "wait_complete")]
+    return Table(["workload", "prefetch", *KV_HEAD], rows)
 
 
 SPARSITIES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -270,11 +272,12 @@ def errors() -> Table:
     def row(kind: str, trust: str) -> Row:
         queued = run(kind, "queued", 500, dram_gib=DRAM_GIB)
         runs = [run(kind, "distance", 500, dram_gib=DRAM_GIB, noise=noise, trust=trust) for noise in NOISES]
+        lru = run(kind, "lru", 500, dram_gib=DRAM_GIB)
         oracle = run(kind, "distance", 500, dram_gib=DRAM_GIB, distance="oracle")
-        return [kind, trust, *(_over(queued, result) for result in runs), _over(queued, oracle)]
+        return [kind, trust, _over(queued, lru), *(_over(queued, result) for result in runs), _over(queued, oracle)]
 
     rows = [partial(row, kind, trust) for kind in KINDS for trust in ("tested", "always")]
-    return Table(["workload", "trust", *(f"{noise:g}" for noise in NOISES), "oracle"], rows)
+    return Table(["workload", "trust", "lru", *(f"{noise:g}" for noise in NOISES), "oracle"], rows)
 
 
 RANKS = (8, 16, 32, 64)
@@ -301,22 +304,25 @@ def _usd_per_hour(dram_gib: float, nvme_gib: float = 0.0) -> float:
     return gpu_usd + sum(gib * catalogue.get("Medium", name).spec.usd_per_gib_hour for name, gib in media.items())
 
 
+#: Of the tables of agents per GPU: name, policy, settings.
+POLICIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("lru", "lru", {}), ("queued", "queued", {}), ("noise", "distance", {"noise": 8.0}), ("distance", "distance", {}),
+    ("oracle", "distance", {"distance": "oracle"}),
+)  # fmt: skip
+
+
 def per_gpu() -> Table:
-    """Agents that one H100 serves in real time, and what an hour of one costs."""
+    """Agents that one H100 serves within the SLO of the shipped study, by policy, and what an hour of one costs."""
 
-    def row(what: str, rank: int, slots: int, dram_gib: float, policy: str, settings: dict[str, Any]) -> Row:
-        most = most_agents(policy, slots=slots, dram_gib=dram_gib, rank=rank, **settings)
-        usd = f"{_usd_per_hour(dram_gib) / most * 1e3:.2f}" if most else "-"
-        return [what, f"{dram_gib:.0f} GiB", "noise" if settings else policy, f"{most:,}", usd]
+    def row(what: str, rank: int, dram_gib: float) -> Row:
+        most = [most_in_time(policy, rank=rank, dram_gib=dram_gib, **settings)[0] for _, policy, settings in POLICIES]
+        usd = _usd_per_hour(dram_gib) / max(most[1], 1) * 1e3
+        return [what, f"{dram_gib:.0f} GiB", *(f"{count:,}" if count else "-" for count in most), f"{usd:.2f}"]
 
-    policies: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("lru", {}), ("queued", {}), ("distance", {"noise": 8.0}), ("distance", {}),
-    )  # fmt: skip
-    sizes = (("no adapters", 0, 0), ("rank 16", 16, 125), ("rank 64", 64, 125))
-    rows = [partial(row, *size, dram, *policy) for size in sizes for dram in (0.0, 96.0) for policy in policies]
-    return Table(
-        ["adapters", "DRAM for KV", "policy", "agents per GPU", "USD per 1,000 agent-hours"], rows, costly=True
-    )
+    adapters = (("none", 0), ("rank 16", 16), ("rank 64", 64))
+    rows = [partial(row, *size, dram) for size in adapters for dram in (0.0, 96.0)]
+    head = ["adapters", "DRAM for KV", *(name for name, _, _ in POLICIES), "USD per 1,000 agent-hours by queued"]
+    return Table(head, rows, costly=True)
 
 
 #: Of one H100: DRAM, how much of it adapters take (0: as much as they do), NVMe, GiB.
@@ -326,14 +332,14 @@ ON_DISK = ((96.0, 64.0, 1000.0), (128.0, 96.0, 1000.0), (256.0, 0.0, 0.0), (256.
 def adapters_on_disk() -> Table:
     """What a disk behind host memory that does not hold all adapters adds: the shipped population, within its SLO."""
 
-    def row(dram_gib: float, host_gib: float, nvme_gib: float, policy: str) -> Row:
-        memory: dict[str, Any] = {"dram_gib": dram_gib, "nvme_gib": nvme_gib, "host": "tier"}
+    def row(dram_gib: float, host_gib: float, nvme_gib: float, name: str, policy: str, settings: dict[str, Any]) -> Row:
+        memory: dict[str, Any] = {"dram_gib": dram_gib, "nvme_gib": nvme_gib, "host": "tier", **settings}
         most, result = most_in_time(policy, **memory, **({"host_gib": host_gib} if host_gib else {}))
         use = result.objects[0] if result is not None else None
         usd = _usd_per_hour(dram_gib, nvme_gib)
         return [
             f"{dram_gib:.0f}", f"{host_gib:.0f}" if host_gib else "all", f"{nvme_gib:.0f}" if nvme_gib else "",
-            policy, f"{most:,}" if most else "-", f"{usd / most * 1e3:.2f}" if most else "-",
+            name, f"{most:,}" if most else "-", f"{usd / most * 1e3:.2f}" if most else "-",
             f"{use.disk_reads / use.calls:.2f}" if use and use.on_disk_bytes else "",
             f"{100 * use.disk_reads_ahead / use.disk_reads:.0f} %" if use and use.disk_reads else "",
             f"{ttft_s(result) * 1e3:.0f}" if result is not None else "",
@@ -343,8 +349,7 @@ def adapters_on_disk() -> Table:
         "DRAM (GiB)", "of it for adapters", "NVMe (GiB)", "policy", "agents per GPU", "USD per 1,000 agent-hours",
         "reads from the disk per call", "of them ahead", "mean TTFT (ms)",
     ]  # fmt: skip
-    rows = [partial(row, *memory, policy) for memory in ON_DISK for policy in ("lru", "queued", "distance")]
-    return Table(head, rows, costly=True)
+    return Table(head, [partial(row, *memory, *policy) for memory in ON_DISK for policy in POLICIES], costly=True)
 
 
 PARTS: dict[str, Callable[[], Table]] = {

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hisearch.api.verification import Verification as Verification
     from hisearch.api.verify import verify_deployment as verify_deployment
     from hisearch.api.verify import verify_run as verify_run
+    from hisearch.traces.distances import with_distances as with_distances
     from hisearch.traces.stats import trace_stats as trace_stats
 
 #: Public name -> module that defines it.
@@ -67,6 +68,7 @@ _HOMES = {
     "trace_stats": "hisearch.traces.stats",
     "verify_deployment": "hisearch.api.verify",
     "verify_run": "hisearch.api.verify",
+    "with_distances": "hisearch.traces.distances",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - names of _HOMES are strings

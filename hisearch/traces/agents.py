@@ -12,6 +12,7 @@ A *hint* says when an agent will call next, as far as its world can tell: an est
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ class AgentArrays(NamedTuple):
     Attributes:
         agent: of each request; shape (N,).
         adapter: of each agent, or -1; shape (A,).
-        gate: that waits for the request's end, or -1; shape (N,).
+        gate: that waits for the request's end, or -1; shape (N,). Further gates that wait for it: below.
         behind: gate that the request follows, or -1: it follows ``previous``, or none; shape (N,).
         hint_trigger: in rising order; shape (H,), like those below.
         hint_agent: who will call.
@@ -37,6 +38,8 @@ class AgentArrays(NamedTuple):
             what a call takes.
         by_frames: 1 where steps are frames, that is, intervals between the openings of gates; shape (1,).
         adapter_rank: of each adapter, as many as are known; 0: as the deployment says.
+        further_request, further_gate: of requests whose end several gates wait for: each and one such gate beside
+            ``gate``; shape (K,), by request.
     """
 
     agent: I4
@@ -50,6 +53,8 @@ class AgentArrays(NamedTuple):
     hint_steps: F8
     by_frames: I4
     adapter_rank: I4 = np.zeros(0, np.int32)
+    further_request: I4 = np.zeros(0, np.int32)
+    further_gate: I4 = np.zeros(0, np.int32)
 
 
 #: Types of the columns.
@@ -60,13 +65,30 @@ AGENT_DTYPES: dict[str, type] = dict.fromkeys(AgentArrays._fields, np.int32) | {
 _HINT_COLUMNS = AgentArrays._fields[4:9]
 
 
+def gate_count(agents: AgentArrays) -> int:
+    """Gates in all."""
+    return int(max(agents.gate.max(initial=-1), agents.further_gate.max(initial=-1))) + 1
+
+
+def memberships(agents: AgentArrays) -> tuple[I4, I4]:
+    """Requests and the gates that wait for their ends, a pair each; shapes (pairs,)."""
+    own = np.flatnonzero(agents.gate >= 0).astype(np.int32)
+    return np.concatenate([own, agents.further_request]), np.concatenate([agents.gate[own], agents.further_gate])
+
+
 def check_agents(agents: AgentArrays, requests: int) -> None:
     """Check what everything downstream relies on.
 
     Raises:
         ValueError: a broken rule of the class's documentation.
     """
-    gates = int(agents.gate.max(initial=-1)) + 1
+    gates = gate_count(agents)
+    request, gate = memberships(agents)
+    if (
+        len(agents.further_request) != len(agents.further_gate)
+        or not ((agents.further_request >= 0) & (agents.further_request < requests) & (agents.further_gate >= 0)).all()
+    ):
+        raise ValueError("agents: further_request, further_gate: a request and a gate each")
     for name in ("agent", "gate", "behind"):
         if len(getattr(agents, name)) != requests:
             raise ValueError(f"agents: column {name} has {len(getattr(agents, name))} rows, not {requests}")
@@ -75,9 +97,7 @@ def check_agents(agents: AgentArrays, requests: int) -> None:
         "agent: one of the agents": ((agents.agent >= 0) & (agents.agent < count)).all(),
         "hint_agent: one of the agents": ((agents.hint_agent >= 0) & (agents.hint_agent < count)).all(),
         "behind: a gate that waits for requests": (agents.behind < gates).all(),
-        "behind: not the request's own gate, nor a later one": (
-            (agents.behind < agents.gate) | (agents.behind < 0) | (agents.gate < 0)
-        ).all(),
+        "behind: not a gate that waits for the request, nor a later one": (agents.behind[request] < gate).all(),
         "hint_trigger: a request, a gate, or the start, in rising order": (
             (agents.hint_trigger >= AT_START) & (agents.hint_trigger < requests + gates)
         ).all()
@@ -112,12 +132,15 @@ def reordered(agents: AgentArrays, order: np.ndarray) -> AgentArrays:
     Hints whose trigger is gone go too. A gate waits for those of its requests that are kept.
     """
     count = len(agents.agent)
-    gates = int(agents.gate.max(initial=-1)) + 1
+    gates = gate_count(agents)
     rank = np.full(count, -1)
     rank[order] = np.arange(len(order))
     left = np.zeros(gates, dtype=bool)
     gate = agents.gate[order]
     left[gate[gate >= 0]] = True
+    further = np.flatnonzero(rank[agents.further_request] >= 0)
+    further = further[np.argsort(rank[agents.further_request[further]], kind="stable")]
+    left[agents.further_gate[further]] = True
     # Trigger -1 stays; of requests their new index, of gates what is left of them behind the requests.
     moved = np.concatenate(([AT_START], rank, np.where(left, len(order) + np.arange(gates), -1)))
     known = np.concatenate(([True], rank >= 0, left))
@@ -126,20 +149,28 @@ def reordered(agents: AgentArrays, order: np.ndarray) -> AgentArrays:
     by_trigger = np.argsort(trigger, kind="stable")
     hints = {name: getattr(agents, name)[kept][by_trigger] for name in _HINT_COLUMNS}
     hints["hint_trigger"] = trigger[by_trigger]
-    return frozen(agents._replace(agent=agents.agent[order], gate=gate, behind=agents.behind[order], **hints))
+    return frozen(
+        agents._replace(
+            agent=agents.agent[order],
+            gate=gate,
+            behind=agents.behind[order],
+            further_request=rank[agents.further_request[further]],
+            further_gate=agents.further_gate[further],
+            **hints,
+        )
+    )
 
 
-def of_sessions(session: I4, *, adapters: bool) -> AgentArrays:
-    """Each session of a trace as an agent, with an adapter of its own or without; without hints."""
-    count = int(session.max(initial=-1)) + 1
-    none = np.full(len(session), -1, np.int32)
+def without_hints(agent: I4, adapter: I4, *, gate: I4 | None = None, behind: I4 | None = None) -> AgentArrays:
+    """Agents of whose next calls nothing is known; ``gate`` and ``behind``: none where absent."""
+    none = np.full(len(agent), -1, np.int32)
     nobody, never = np.empty(0, np.int32), np.empty(0)
     return frozen(
         AgentArrays(
-            agent=session,
-            adapter=np.arange(count, dtype=np.int32) if adapters else np.full(count, -1, np.int32),
-            gate=none,
-            behind=none,
+            agent=agent,
+            adapter=adapter,
+            gate=none if gate is None else gate,
+            behind=none if behind is None else behind,
             hint_trigger=nobody,
             hint_agent=nobody,
             hint_after_s=never,
@@ -148,3 +179,37 @@ def of_sessions(session: I4, *, adapters: bool) -> AgentArrays:
             by_frames=np.zeros(1, np.int32),
         )
     )
+
+
+def of_sessions(session: I4, *, adapters: bool) -> AgentArrays:
+    """Each session of a trace as an agent, with an adapter of its own or without; without hints."""
+    count = int(session.max(initial=-1)) + 1
+    return without_hints(session, np.arange(count, dtype=np.int32) if adapters else np.full(count, -1, np.int32))
+
+
+def joined(waits_for: Sequence[Sequence[int]]) -> tuple[I4, I4, I4, I4]:
+    """Gates of joins: each set of several calls that a call waits for is one.
+
+    Args:
+        waits_for: earlier calls that each call waits for, in rising order; shape (N,).
+
+    Returns:
+        ``gate``, ``behind``, ``further_request``, ``further_gate`` of ``AgentArrays``.
+    """
+    gate, behind = (np.full(len(waits_for), -1, np.int32) for _ in range(2))
+    further: list[tuple[int, int]] = []
+    sets: dict[tuple[int, ...], int] = {}
+    for index, before in enumerate(waits_for):
+        if len(before) < 2:
+            continue
+        key = tuple(before)
+        if key not in sets:
+            sets[key] = len(sets)
+            for call in key:
+                if gate[call] < 0:
+                    gate[call] = sets[key]
+                else:
+                    further.append((call, sets[key]))
+        behind[index] = sets[key]
+    pairs = np.array(sorted(further), np.int32).reshape(-1, 2)
+    return gate, behind, pairs[:, 0], pairs[:, 1]

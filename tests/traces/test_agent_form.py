@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hisearch.specs.workloads.agent_workload import AgentWorkloadSpec
 from hisearch.specs.workloads.workload import TraceFileSpec
-from hisearch.traces.agents import is_closed
+from hisearch.traces.agents import is_closed, memberships
 from hisearch.traces.changes.ordering import in_arrival_order
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.generators import generate_agents
@@ -22,6 +23,7 @@ LENGTHS = {"distribution": "lognormal", "mean_log": 3.0, "sigma_log": 0.5, "max_
 POPULATION = {"agents": 20, "calls": 200, "new_input": LENGTHS, "output": LENGTHS, "adapters": 8}
 FREE = {"pacing": "free", "action": {"p50_s": 20.0, "p90_s": 60.0}}
 HEADER = {"format": "hisearch-trace", "version": 1}
+START_AT_ONCE = {"arrival_s": 0.0}
 START = datetime(2026, 11, 1, 9, 0, tzinfo=UTC)
 
 
@@ -79,6 +81,7 @@ def test_a_join_waits_for_all_and_a_fan_out_for_one(tmp_path):
         ({"agent": "plan", "adapter": "q", "previous": "a"}, "adapter", "had before"),
         ({"agent": "x", "adapter": "p", "adapter_rank": 8, "previous": "a"}, "adapter_rank", "had before"),
         ({"agent": "x", "previous": "a", "gate_hints": []}, "gate_hints", "gate beside it"),
+        ({"agent": "x", "previous": "a", "gate": []}, "gate", "list of names"),
         ({"agent": "x", "previous": "a", "hints": [["x", 1]]}, "hints", "after_s"),
     ],
 )
@@ -191,16 +194,77 @@ def test_an_export_becomes_the_closed_loop_that_it_recorded(tmp_path, name):
     assert compile_trace(read(again), "a").digest == compile_trace(trace, "b").digest
 
 
-def test_calls_in_two_joins_wait_for_the_last_and_it_is_said(tmp_path):
+def test_a_call_may_be_in_several_joins(tmp_path):
     rows = [
         {
             "id": name, "run_type": "llm", "start_time": moment(start), "end_time": moment(end), "trace_id": "r",
             "prompt_tokens": 10, "completion_tokens": 5, "inputs": {}, "outputs": {},
         }
-        for name, start, end in (("a", 0, 100), ("b", 0, 110), ("c", 0, 300), ("d", 120, 310), ("e", 320, 400))
+        for name, start, end in (
+            ("a", 0, 100), ("b", 0, 110), ("c", 0, 300), ("d", 120, 310), ("e", 320, 400), ("f", 315, 330)
+        )
     ]  # fmt: skip
     trace = read(written(tmp_path / "export.jsonl", rows, None))
-    # d waits for a and b; e for c and d, of which none was in a join before.
-    assert trace.agents.behind.tolist() == [-1, -1, -1, 0, 1]
-    assert trace.previous.tolist() == [-1, -1, -1, 1, 3]
+    # d waits for a and b; f, and e after it, for c and d.
+    assert trace.agents.behind.tolist() == [-1, -1, -1, 0, 1, 1]
+    assert trace.previous.tolist() == [-1, -1, -1, 1, 3, 3]
     assert any("no messages" in warning for warning in trace.warnings)
+    joins = rows_of(
+        {"id": "b", "agent": "x"} | START_AT_ONCE, {"id": "c", "agent": "y"} | START_AT_ONCE,
+        {"id": "d", "agent": "x", "waits_for": ["a", "b"]}, {"id": "e", "agent": "y", "waits_for": ["b", "c"]},
+        {"id": "f", "agent": "x", "waits_for": ["d", "e"], "gate": ["last", "spare"]},
+    )  # fmt: skip
+    trace = read(written(tmp_path / "joins.jsonl", joins))
+    agents = trace.agents
+    assert agents.behind.tolist() == [-1, -1, -1, 0, 1, 2]
+    waited: dict[int, set[int]] = {}
+    for request, gate in zip(*memberships(agents), strict=True):
+        waited.setdefault(int(gate), set()).add(int(request))
+    assert [waited[gate] for gate in range(5)] == [{0, 1}, {1, 2}, {3, 4}, {5}, {5}]
+    again = tmp_path / "again.jsonl"
+    write_trace(trace, again)
+    assert compile_trace(read(again), "a").digest == compile_trace(trace, "b").digest
+
+
+def test_the_form_as_its_page_shows_it(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
+    section = page[page.index("### Agents") :]
+    example = section[section.index("```json\n") + 8 : section.index("\n```\n")]
+    path = tmp_path / "page.jsonl"
+    path.write_text(example)
+    trace = read(path)
+    assert sorted(compile_trace(trace, "page").request_ids) == trace.request_ids == ["a", "b", "c", "d"]
+    assert trace.agents.behind.tolist() == [-1, -1, -1, 0]
+    assert trace.think_s.tolist() == [0.0, 1.5, 0.0, 0.0]
+    assert trace.agents.adapter_rank.tolist() == [16]
+    assert trace.agents.hint_s.tolist() == [20.0]
+
+
+#: AgentSociety's own fields of a call; times as it writes them.
+def noted(start_s, took_s, inputs=50, outputs=7):
+    return {
+        "request_time": 1764_000_000.0 + start_s, "total_errors": 0, "error_types": {"timeout_error": 0},
+        "input_tokens": inputs, "output_tokens": outputs, "consumption": took_s,
+    }  # fmt: skip
+
+
+def test_a_log_of_agentsociety_goes_on_by_rounds(tmp_path):
+    # As its calls end: two rounds of three and two calls; one has failed and is left out.
+    calls = [noted(0.5, 1.0), noted(0.0, 2.0), noted(1.0, 2.0), noted(3.5, 1.0), noted(4.0, 9.0, outputs=0)]
+    calls.append(noted(4.25, 0.5))
+    path = tmp_path / "llm_log_lists.json"
+    path.write_text(json.dumps(calls, indent=2))
+    assert detect_format(path) == "agentsociety"
+    trace = read(path)
+    assert trace.arrival_s.tolist() == pytest.approx([0.0, 0.5, 1.0, 3.5, 4.25])
+    assert trace.agents.gate.tolist() == [0, 0, 0, -1, -1]
+    assert trace.agents.behind.tolist() == [-1, -1, -1, 0, 0]
+    assert trace.previous.tolist() == [-1, -1, -1, 2, 2]
+    np.testing.assert_allclose(trace.think_s, [0, 0, 0, 0.5, 1.25], atol=1e-6)
+    assert trace.output_tokens.tolist() == [7] * 5
+    assert any("in 2 rounds" in warning for warning in trace.warnings)
+    calls[1].pop("consumption")
+    path.write_text("\n".join(map(json.dumps, calls)))
+    with pytest.raises(TraceError, match="consumption") as error:
+        read(path)
+    assert ":2:" in str(error.value)

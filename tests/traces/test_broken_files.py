@@ -137,6 +137,7 @@ SEEDS = {
         "end_time": "2026-08-01T09:00:01+00:00", "prompt_tokens": 10, "completion_tokens": 5, "inputs": {},
         "outputs": {},
     }),
+    "agentsociety": jsonl({"request_time": 1785574800.5, "consumption": 1.5, "input_tokens": 9, "output_tokens": 2}),
     "otel_genai": jsonl({
         "name": "s", "context": {"trace_id": "1", "span_id": "a"}, "parent_id": None,
         "start_time": "2026-08-01T09:00:00Z", "end_time": "2026-08-01T09:00:01Z",

@@ -36,7 +36,7 @@ def about(target, tolerance):
 
 def test_every_shipped_workload_is_tested_here():
     assert sorted(path.stem for path in FOLDER.glob("*.yaml")) == [
-        "agent-society", "agents-10k",
+        "agent-society", "agent-society-plain", "agents-10k",
         "azure-conv-like", "chat-multiturn", "cluster-1m", "coder-6h", "coding-agent", "gpt3-10k", "million",
         "mooncake-conversation", "mooncake-like", "sharegpt-closed-loop", "weka-agents",
     ]  # fmt: skip
@@ -179,9 +179,13 @@ def test_mooncake_conversation_from_the_working_directory(shared_traces, monkeyp
     assert len(compiled) == 12_031
 
 
-@pytest.mark.parametrize(("name", "agents", "calls", "per_frame"), [("agent-society", 500, 5000, 100)])
-def test_societies_are_as_they_say(name, agents, calls, per_frame):
+@pytest.mark.parametrize(
+    ("name", "agents", "calls", "per_frame", "adapters"),
+    [("agent-society", 500, 5000, 100, 500), ("agent-society-plain", 500, 5000, 100, 0)],
+)
+def test_societies_are_as_they_say(name, agents, calls, per_frame, adapters):
     trace = load_workload(spec_of(name), FOLDER, name=name)
     assert len(trace) == calls
     assert len(trace.agents.adapter) == agents
+    assert (trace.agents.adapter >= 0).sum() == adapters
     assert calls / (int(trace.agents.gate.max()) + 1) == about(per_frame, 0.1)

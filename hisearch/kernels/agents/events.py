@@ -328,6 +328,19 @@ def give_late_hints(sim, now):
 
 
 @kernel
+def _opened(sim, k):
+    """Place in ``Fleet.gate`` of the first gate, from place ``k`` on, that a request's end has opened; -1: none."""
+    if sim.fleet.gates.shape[0] == 0:
+        return -1
+    while k >= 0:
+        g = sim.fleet.gate[k]
+        if g >= 0 and sim.fleet.gates[g].left == 0:
+            return k
+        k = sim.fleet.gate_next[k]
+    return -1
+
+
+@kernel
 def call_ends(sim, r, now):
     """Note that request ``r`` has made its last token."""
     agents = sim.agents
@@ -337,8 +350,7 @@ def call_ends(sim, r, now):
     agent.calls -= 1
     agent.end_s = now
     _predict_after_call(sim, a, now)
-    g = sim.fleet.gate[r] if sim.fleet.gates.shape[0] > 0 else -1
-    opens = g >= 0 and sim.fleet.gates[g].left == 0
+    opens = _opened(sim, r) >= 0
     if not agents.policy.by_frames:
         population.step_count += 1
         population.step_s += (now - sim.requests[r].arrival_s - population.step_s) / population.step_count
@@ -350,8 +362,10 @@ def call_ends(sim, r, now):
         population.opened_s = now
     if agents.policy.source == al.HINTS:
         _give_hints(sim, r, now)
-        if opens:
-            _give_hints(sim, agents.agent.shape[0] + g, now)
+        k = _opened(sim, r)
+        while k >= 0:
+            _give_hints(sim, agents.agent.shape[0] + sim.fleet.gate[k], now)
+            k = _opened(sim, sim.fleet.gate_next[k])
     settle(sim, a)
 
 

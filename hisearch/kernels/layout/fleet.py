@@ -258,8 +258,9 @@ class Fleet(Handle):
         follow-ups by arrival; open_loop (N0,): first turns in order of arrival. follower_head, follower_next (N,):
         linked lists of the requests that wait for a request. pool: requests that arrive one after another, each when
         any request has ended.
-    gate (N,): that waits for a request's end, or -1; gates (G,), behind_next (N,): requests that follow when all of a
-        gate's requests have ended; G is 0 where there are none.
+    gate (M,): that waits for a request's end, or -1, and from N on further ones; gate_next (M,): where a request's next
+        one is, or -1. gates (G,), behind_next (N,): requests that follow when all of a gate's requests have ended. M
+        and G are 0 where there are none.
     routes (2 models,): see ROUTE. members (W,): those of all fronts, then of all backs. up (W,): see ROUTE. at_place
         (W,): members in their routers' order: that at place p of a route is ``at_place[route.first + p]``. candidates
         (W,): scratch, places among which a draw is made.
@@ -301,6 +302,7 @@ class Fleet(Handle):
         "gate": Array("i4", 1),
         "gates": Array(GATE, 1),
         "behind_next": Array("i4", 1),
+        "gate_next": Array("i4", 1),
         "routes": Array(ROUTE, 1),
         "members": Array(MEMBER, 1),
         "up": Array("i4", 1),

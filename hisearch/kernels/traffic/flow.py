@@ -92,20 +92,21 @@ def next_arrival(fleet):
 
 
 @kernel
-def _announce_to_gate(fleet, r, now):
-    """Count the end of request ``r`` at its gate; with the last of its requests the gate opens, and others follow."""
-    g = fleet.gate[r]
-    if g < 0:
-        return
-    gate = fleet.gates[g]
-    gate.left -= 1
-    if gate.left > 0:
-        return
-    f = gate.head
-    while f >= 0:
-        fleet.arrival_s[f] = now + fleet.trace.think_s[f]
-        _pending_push(fleet, f)
-        f = fleet.behind_next[f]
+def _announce_to_gates(fleet, r, now):
+    """Count the end of request ``r`` at its gates; with the last of its requests a gate opens, and others follow."""
+    k = r
+    while k >= 0:
+        g = fleet.gate[k]
+        if g >= 0:
+            gate = fleet.gates[g]
+            gate.left -= 1
+            if gate.left == 0:
+                f = gate.head
+                while f >= 0:
+                    fleet.arrival_s[f] = now + fleet.trace.think_s[f]
+                    _pending_push(fleet, f)
+                    f = fleet.behind_next[f]
+        k = fleet.gate_next[k]
 
 
 @kernel
@@ -123,7 +124,7 @@ def announce_end(fleet, r, now):
         fleet.arrival_s[f] = now + fleet.trace.think_s[f]
         _pending_push(fleet, f)
     if fleet.gates.shape[0] > 0:
-        _announce_to_gate(fleet, r, now)
+        _announce_to_gates(fleet, r, now)
 
 
 @kernel

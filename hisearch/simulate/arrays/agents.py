@@ -13,7 +13,7 @@ from hisearch.simulate.arrays import adapter_tree
 from hisearch.simulate.plans.agent_plan import AgentPlan, KindPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan
-from hisearch.traces.agents import AgentArrays, of_sessions
+from hisearch.traces.agents import AgentArrays, gate_count, of_sessions
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 #: (loading, order) of each policy.
@@ -238,7 +238,7 @@ def _next_calls(agents: AgentArrays) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _hints(agents: AgentArrays, count: int) -> dict[str, np.ndarray]:
-    gates = int(agents.gate.max(initial=-1)) + 1
+    gates = gate_count(agents)
     begin = np.searchsorted(agents.hint_trigger, np.arange(-1, count + gates + 1)).astype(np.int32)
     waiting = len(agents.hint_agent)
     return {

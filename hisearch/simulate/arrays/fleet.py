@@ -13,7 +13,7 @@ from hisearch.kernels.layout import fleet as fl
 from hisearch.simulate.arrays.pool import record, records, trace_of
 from hisearch.simulate.arrays.routing import give_places, mixed, route_of, routing_arrays
 from hisearch.simulate.plans.fleet import FleetPlan, GiveUp, PoolPlan
-from hisearch.traces.agents import AgentArrays
+from hisearch.traces.agents import AgentArrays, gate_count, memberships
 from hisearch.traces.compiled import TraceArrays
 
 ROLES = {"unified": fl.UNIFIED, "prefill": fl.PREFILL, "decode": fl.DECODE}
@@ -225,13 +225,18 @@ def _most_routed(plan: FleetPlan) -> int:
 
 def _gates(agents: AgentArrays | None) -> dict[str, Any]:
     """Requests that gates wait for, and those behind them, as linked lists."""
-    if agents is None or agents.gate.max(initial=-1) < 0:
+    if agents is None or gate_count(agents) == 0:
         none = np.empty(0, np.int32)
-        return {"gate": none, "gates": records(0, fl.GATE), "behind_next": none}
-    gates = records(int(agents.gate.max()) + 1, fl.GATE)
-    gates["left"] = np.bincount(agents.gate[agents.gate >= 0], minlength=len(gates))
-    gates["head"], after = _lines(agents.behind, len(gates))
-    return {"gate": np.array(agents.gate), "gates": gates, "behind_next": after}
+        return {"gate": none, "gate_next": none, "gates": records(0, fl.GATE), "behind_next": none}
+    gates = records(gate_count(agents), fl.GATE)
+    gates["left"] = np.bincount(memberships(agents)[1], minlength=len(gates))
+    gates["head"], behind_next = _lines(agents.behind, len(gates))
+    count = len(agents.gate)
+    first, after = _lines(agents.further_request, count)
+    gate_next = np.concatenate([first, after])
+    gate_next[gate_next >= 0] += count
+    gate = np.concatenate([agents.gate, agents.further_gate])
+    return {"gate": gate, "gate_next": gate_next, "gates": gates, "behind_next": behind_next}
 
 
 def _lines(behind: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

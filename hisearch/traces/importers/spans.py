@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hisearch.specs.wording import counted
-from hisearch.traces.agents import AgentArrays, frozen
+from hisearch.traces.agents import frozen, joined, without_hints
 from hisearch.traces.reading.source import Codes, Requests, Source
 from hisearch.traces.trace import Trace
 
 #: Calls of a run that may be under way at once, and are looked through for those that a later call waits for.
 _MOST_PARALLEL = 1000
+_BY_TIMES = "what a call waits for is told by times: branches side by side may seem to wait for each other"
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,23 @@ def trace_of(source: Source, calls: Sequence[SpanCall]) -> Trace:
     Raises:
         TraceError: there are no calls.
     """
-    calls = sorted(calls, key=lambda call: (call.start_s, call.end_s))
-    waits_for = _waits_for(calls)
+    calls = in_order(calls)
+    return closed_loop(source, calls, _waits_for(calls), [_BY_TIMES])
+
+
+def in_order(calls: Sequence[SpanCall]) -> list[SpanCall]:
+    """By start, then by end."""
+    return sorted(calls, key=lambda call: (call.start_s, call.end_s))
+
+
+def closed_loop(
+    source: Source, calls: Sequence[SpanCall], waits_for: Sequence[Sequence[int]], notes: Sequence[str]
+) -> Trace:
+    """Calls in order of their starts, each after those that it waits for; ``notes`` are of the reading.
+
+    Raises:
+        TraceError: there are no calls.
+    """
     requests, runs, agents = Requests(), Codes(), Codes()
     several = len({call.model for call in calls}) > 1
     first_s = calls[0].start_s if calls else 0.0
@@ -66,32 +81,13 @@ def trace_of(source: Source, calls: Sequence[SpanCall]) -> Trace:
             session=runs[call.run], request_id=call.name, model=call.model if several else None,
         )  # fmt: skip
     agent = np.array([agents[(call.run, call.agent)] for call in calls], np.int32)
-    gate, behind, dropped = _gates(waits_for)
-    warnings = ["what a call waits for is told by times: branches side by side may seem to wait for each other"]
-    if dropped:
-        warnings.append(f"{counted(dropped, 'join')} wait for the last call alone: calls can be in one join each")
     if not any(call.messages for call in calls):
-        warnings.append("the export has no messages: nothing is shared between prompts")
+        notes = [*notes, "the export has no messages: nothing is shared between prompts"]
     shares = shared_prompts(calls) if not several else ([-1] * len(calls), [0] * len(calls))
-    trace = requests.build(source, shares=shares, open_loop=False, warnings=warnings)
-    nobody, never = np.empty(0, np.int32), np.empty(0)
-    return replace(
-        trace,
-        agents=frozen(
-            AgentArrays(
-                agent=agent,
-                adapter=np.full(int(agent.max()) + 1, -1),
-                gate=gate,
-                behind=behind,
-                hint_trigger=nobody,
-                hint_agent=nobody,
-                hint_after_s=never,
-                hint_s=never,
-                hint_steps=never,
-                by_frames=np.zeros(1, np.int32),
-            )
-        ),
-    )
+    trace = requests.build(source, shares=shares, open_loop=False, warnings=list(notes))
+    gate, behind, request, further = joined(waits_for)
+    plain = without_hints(agent, np.full(int(agent.max()) + 1, -1), gate=gate, behind=behind)
+    return replace(trace, agents=frozen(plain._replace(further_request=request, further_gate=further)))
 
 
 def _waits_for(calls: Sequence[SpanCall]) -> list[list[int]]:
@@ -105,25 +101,6 @@ def _waits_for(calls: Sequence[SpanCall]) -> list[list[int]]:
         waits_for.append([k for k in ended if calls[k].end_s > newest_start])
         earlier.append(index)
     return waits_for
-
-
-def _gates(waits_for: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray, int]:
-    """``gate`` and ``behind`` of ``AgentArrays`` for joins, and how many joins cannot be kept; shapes (N,)."""
-    gate, behind = (np.full(len(waits_for), -1, np.int32) for _ in range(2))
-    sets: dict[tuple[int, ...], int] = {}
-    dropped = 0
-    for index, before in enumerate(waits_for):
-        key = tuple(before)
-        if len(key) < 2:
-            continue
-        if key not in sets:
-            if (gate[list(key)] >= 0).any():
-                dropped += 1
-                continue
-            sets[key] = len(sets)
-            gate[list(key)] = sets[key]
-        behind[index] = sets[key]
-    return gate, behind, dropped
 
 
 def shared_prompts(calls: Sequence[SpanCall]) -> tuple[list[int], list[int]]:

@@ -4,11 +4,12 @@ Fields of a row, beside those of ``canonical``:
 
     agent           its caller, in all rows or in none
     adapter         its caller's LoRA adapter, and adapter_rank; the same in all rows of an agent
-    gate, behind    this call is waited for by all rows ``behind`` the gate of this name, and follows such a gate
+    gate, behind    this call is waited for by all rows ``behind`` the gate of this name (or gates, in a list), and
+                    follows such a gate
     waits_for       ids of earlier calls that this one waits for, instead of gates: a join
     next_call_s, next_call_steps    what is said of its caller's next call when this call ends
     hints, gate_hints   likewise of any agents: [agent, seconds until it is said, s, steps] each; when this call
-                    ends, or when its gate opens
+                    ends, or when its (first) gate opens
 
 Of the file: ``agents`` in its header, with ``by_frames`` (steps are frames), ``hints`` that are known from the start,
 and ``known``: [agent, adapter or null, rank or 0] of each, those without a call too; ties are broken by its order.
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.traces.agents import AT_START, AgentArrays
+from hisearch.traces.agents import AT_START, AgentArrays, gate_count
 from hisearch.traces.reading.rows import Fields, RowError
 from hisearch.traces.reading.source import Codes
 
@@ -52,9 +53,9 @@ class AgentRows:
         self._agent: list[int] = []
         self._adapter: dict[int, int] = {}
         self._rank: dict[int, int] = {}
-        self._gate: list[int] = []
+        self._gate: list[list[int]] = []
         self._behind: list[int] = []
-        self._member: dict[int, int] = {}
+        self._joins: dict[tuple[int, ...], int] = {}
         self._ended: list[tuple[int, _Hint]] = []
         self._opened: list[tuple[int, _Hint]] = []
         for values in _lists(given.get("known", []), "agents.known", ("agent", "adapter", "rank")):
@@ -75,6 +76,7 @@ class AgentRows:
             raise RowError("waits_for", "expected neither behind nor previous beside it")
         if "gate_hints" in row and "gate" not in row:
             raise RowError("gate_hints", "expected gate beside it")
+        _gate_names(row)
         if "agent" in row:
             self._check_adapter(row)
 
@@ -103,7 +105,7 @@ class AgentRows:
         index = len(self._agent)
         agent = self._agents[str(row.label("agent"))]
         self._agent.append(agent)
-        self._gate.append(self._gates[("named", row.label("gate"))] if "gate" in row else -1)
+        self._gate.append([self._gates[("named", name)] for name in _gate_names(row)])
         self._behind.append(self._gates[("named", row.label("behind"))] if "behind" in row else -1)
         if len(waits_for) > 1:
             self._behind[index] = self._join(waits_for)
@@ -113,25 +115,16 @@ class AgentRows:
             self._ended.append((index, (own, 0.0, seconds, steps)))
         self._ended += [(index, hint) for hint in _hints(row.raw("hints") if "hints" in row else [], "hints")]
         if "gate_hints" in row:
-            self._opened += [(self._gate[index], hint) for hint in _hints(row.raw("gate_hints"), "gate_hints")]
+            self._opened += [(self._gate[index][0], hint) for hint in _hints(row.raw("gate_hints"), "gate_hints")]
 
     def _join(self, waits_for: Sequence[int]) -> int:
-        """The gate that waits for these rows.
-
-        Raises:
-            RowError: one of them is waited for by another set of rows already.
-        """
-        gates = {self._gate[row] for row in waits_for}
-        if gates == {-1}:
-            gate = self._gates[("join", tuple(waits_for))]
-            for row in waits_for:
-                self._gate[row] = gate
-            self._member[gate] = len(waits_for)
-            return gate
-        gate = gates.pop()
-        if gates or self._member.get(gate) != len(waits_for):
-            raise RowError("waits_for", "a call can be in one set of calls that others wait for together; see gate")
-        return gate
+        """The gate that waits for these rows."""
+        key = tuple(waits_for)
+        if key not in self._joins:
+            self._joins[key] = self._gates[("join", key)]
+            for row in key:
+                self._gate[row].append(self._joins[key])
+        return self._joins[key]
 
     def finish(self) -> AgentArrays | None:
         """The agents; None for a file without.
@@ -154,10 +147,12 @@ class AgentRows:
         hints.sort(key=lambda hint: hint[0])
         columns = np.array([hint[1:] for _, hint in hints], dtype=np.float64).reshape(-1, 3)
         adapter = [self._adapter.get(agent, -1) for agent in range(len(names))]
+        pairs = [(row, numbered[gate]) for row, gates in enumerate(self._gate) for gate in gates[1:]]
+        further = np.array(pairs, np.int32).reshape(-1, 2)
         return AgentArrays(
             agent=np.array(self._agent, np.int32),
             adapter=np.array(adapter, np.int32),
-            gate=np.array([numbered.get(gate, -1) for gate in self._gate], np.int32),
+            gate=np.array([numbered[gates[0]] if gates else -1 for gates in self._gate], np.int32),
             behind=np.array([numbered.get(gate, -1) for gate in self._behind], np.int32),
             hint_trigger=np.array([trigger for trigger, _ in hints], np.int32),
             hint_agent=np.array([names[hint[0]] for _, hint in hints], np.int32),
@@ -166,6 +161,8 @@ class AgentRows:
             hint_steps=columns[:, 2],
             by_frames=np.array([self.by_frames], np.int32),
             adapter_rank=np.array([self._rank[key] for key in sorted(self._rank)], np.int32),
+            further_request=further[:, 0],
+            further_gate=further[:, 1],
         )
 
 
@@ -181,14 +178,26 @@ def _lists(values: Any, field: str, names: tuple[str, ...]) -> list[dict[str, An
     return [dict(zip(names, row, strict=True)) for row in values]
 
 
-def _by_first_use(gate: Sequence[int], behind: Sequence[int]) -> dict[int, int]:
+def _gate_names(row: Fields) -> list[str | int]:
+    """The gates that a row names, none twice."""
+    if "gate" not in row:
+        return []
+    given = row.raw("gate")
+    if not isinstance(given, list):
+        return [row.label("gate")]
+    if not given:
+        raise RowError("gate", "expected a name, or a list of names")
+    return list(dict.fromkeys(Fields({"gate": name}).label("gate") for name in given))
+
+
+def _by_first_use(gate: Sequence[Sequence[int]], behind: Sequence[int]) -> dict[int, int]:
     """New numbers of gates, in order of the first row behind each; those with nobody behind come last."""
     first: dict[int, int] = {}
     for index, number in enumerate(behind):
         if number >= 0:
             first.setdefault(number, index)
-    for index, number in enumerate(gate):
-        if number >= 0:
+    for index, numbers in enumerate(gate):
+        for number in numbers:
             first.setdefault(number, len(gate) + index)
     return {number: place for place, number in enumerate(sorted(first, key=lambda number: first[number]))}
 
@@ -208,7 +217,10 @@ def agent_columns(agents: AgentArrays) -> Iterator[dict[str, Any]]:
     """The agent fields of each row, in order."""
     count = len(agents.agent)
     last_of_gate = {gate: index for index, gate in enumerate(agents.gate.tolist()) if gate >= 0}
-    begin = np.searchsorted(agents.hint_trigger, np.arange(count + len(last_of_gate) + 1))
+    further: dict[int, list[str]] = {}
+    for request, gate in zip(agents.further_request.tolist(), agents.further_gate.tolist(), strict=True):
+        further.setdefault(request, []).append(f"{gate}")
+    begin = np.searchsorted(agents.hint_trigger, np.arange(count + gate_count(agents) + 1))
     for index, (agent, gate, behind) in enumerate(
         zip(agents.agent.tolist(), agents.gate.tolist(), agents.behind.tolist(), strict=True)
     ):
@@ -218,7 +230,8 @@ def agent_columns(agents: AgentArrays) -> Iterator[dict[str, Any]]:
             row["adapter"] = f"{adapter}"
             if adapter < len(agents.adapter_rank) and agents.adapter_rank[adapter]:
                 row["adapter_rank"] = int(agents.adapter_rank[adapter])
-        row |= {"gate": f"{gate}"} if gate >= 0 else {}
+        if gate >= 0:
+            row["gate"] = [f"{gate}", *further[index]] if index in further else f"{gate}"
         row |= {"behind": f"{behind}"} if behind >= 0 else {}
         own = range(begin[index], begin[index + 1])
         row |= {"hints": [_written(agents, hint) for hint in own]} if own else {}

@@ -111,7 +111,7 @@ class _Reader:
 
     def _think(self, row: Fields, previous: int) -> float:
         if "think_s" not in row:
-            return math.nan
+            return 0.0 if "waits_for" in row and "arrival_s" not in row else math.nan
         think = row.number("think_s", maximum=LONGEST_S)
         if think and previous < 0:
             raise RowError("think_s", "expected previous beside it")

@@ -1,0 +1,76 @@
+"""Predictions of agents' next calls by a function of one's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from hisearch.traces.agents import of_sessions
+from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.compiler import freeze
+
+
+class EndedCall(NamedTuple):
+    """What is known when a call has ended.
+
+    Attributes:
+        agent: who called; without agents in the trace, its session. number: of its calls before this one.
+        request_id: of the trace. input_tokens, output_tokens: of the call.
+    """
+
+    agent: int
+    number: int
+    request_id: str
+    input_tokens: int
+    output_tokens: int
+
+
+def with_distances(
+    trace: CompiledTrace, predict: Callable[[EndedCall], float | None], *, frames: bool = False
+) -> CompiledTrace:
+    """The trace with distances of your own: ``policy: distance`` goes by them, and by no other hint.
+
+    Args:
+        trace: of agents, or of sessions, each of which is an agent without an adapter.
+        predict: seconds from a call's end to its agent's next call; None: nothing is said. Asked once for each call,
+            with its ``agent``, ``number`` among the agent's calls, ``request_id``, ``input_tokens``, ``output_tokens``.
+        frames: ``predict`` says frames of the world, not seconds.
+
+    Raises:
+        ValueError: a prediction is no number of at least 0, or frames are given for a trace without.
+
+    Example::
+
+        hisearch.with_distances(hisearch.load_trace("agents.jsonl"), lambda call: 30.0 if call.number else 5.0)
+    """
+    agents = trace.agents if trace.agents is not None else of_sessions(trace.arrays.session, adapters=False)
+    if frames and not agents.by_frames[0]:
+        raise ValueError(f"trace {trace.name} has no frames; predict seconds")
+    asked: dict[int, int] = {}
+    trigger, said = [], []
+    for call, agent in enumerate(agents.agent.tolist()):
+        number = asked.get(agent, 0)
+        asked[agent] = number + 1
+        tokens = (int(trace.arrays.input_tokens[call]), int(trace.arrays.output_tokens[call]))
+        value = predict(EndedCall(agent, number, trace.request_ids[call], *tokens))
+        if value is None:
+            continue
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"predict: expected a number of at least 0 for {trace.request_ids[call]}, got {value!r}")
+        trigger.append(call)
+        said.append(float(value))
+    seconds, nothing = np.array(said), np.zeros(len(said))
+    hinted = agents._replace(
+        hint_trigger=np.array(trigger, np.int32),
+        hint_agent=agents.agent[trigger] if trigger else np.empty(0, np.int32),
+        hint_after_s=nothing,
+        hint_s=nothing if frames else seconds,
+        hint_steps=seconds if frames else nothing,
+    )
+    return freeze(
+        trace.name, trace.arrays, trace.request_ids, trace.skipped_rows, trace.cautions, trace.block_tokens, hinted,
+        trace.models, trace.notes, trace.ignore_eos,
+    )  # fmt: skip
