@@ -12,7 +12,7 @@ import pytest
 
 from tests.docs.pages import ROOT, commands
 from tests.engines.environments import NoEngineError
-from tests.serving.circle import FLAGS, export_circle, free_port
+from tests.serving.circle import export_circle, free_port
 from tests.serving.environment import server_python
 from tests.serving.server import drive, served
 
@@ -24,7 +24,7 @@ _ANSWERS = {0, 97, 98, 99}
 
 
 @pytest.mark.slow
-def test_the_page_runs_on_a_real_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_runs_on_a_real_server(tmp_path: Path) -> None:
     if not os.environ.get("HISEARCH_SERVING"):
         pytest.skip("NOT CHECKED: a real server; run `make test-serving`")
     try:
@@ -32,15 +32,14 @@ def test_the_page_runs_on_a_real_server(tmp_path: Path, monkeypatch: pytest.Monk
     except NoEngineError as error:
         pytest.skip(f"NOT CHECKED: {error}")
     model = export_circle(python, tmp_path).model
-    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
-    with served(tmp_path / "export/vllm/run.sh", model, python, tmp_path / "logs", free_port(), *FLAGS) as url:
+    with served(tmp_path / "export/vllm/run.sh", model, python, tmp_path / "logs", free_port()) as server:
         for place, arguments in commands(PAGE):
-            words = [_SHORTER.get(word, word.replace("http://10.0.0.7:8000", url)) for word in arguments]
+            words = [_SHORTER.get(word, word.replace("http://10.0.0.7:8000", server.url)) for word in arguments]
             if arguments[0] == "observe":
                 words += ["--model", "tiny.yaml"]
                 load = threading.Thread(
                     target=drive,
-                    args=(python, url, model, tmp_path / "bench.json"),
+                    args=(python, server.url, model, tmp_path / "bench.json"),
                     kwargs={"requests": 60, "rate_rps": 2.0, "seed": 1},
                 )
                 load.start()
