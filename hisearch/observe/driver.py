@@ -25,6 +25,9 @@ from hisearch.observe.prometheus import Metrics, parse_metrics
 
 #: Seconds until counters show a request that has ended.
 _SETTLE_S = 5.0
+#: Seconds of rest before an experiment, drawn between these: a server just asked for its metrics answers faster than
+#: one that a request finds at rest.
+_REST_S = (0.05, 0.25)
 #: Token ids below are special ones as a rule.
 _FIRST_ID = 100
 _TIMEOUT_S = 120.0
@@ -130,6 +133,7 @@ class Driver:
         prompts = [prefix + self._text(count) for count in experiment.prompts]
         late = self._text(experiment.late) if experiment.late else None
         before = self._settled(None)
+        time.sleep(float(self._random.uniform(*_REST_S)))
         timed, last, between = self._send(prompts, experiment.outputs, late)
         after = self._settled((before.total(_ENDED) or 0.0) + len(prompts) + (late is not None))
         grown = {key: _growth(f"{name}_sum", before, after) for key, name in _SUMS.items()}

@@ -21,9 +21,10 @@ for half of the others in its step: n - 1 at the end, where all end together, an
 one after another. The engine's own seconds do not serve here: a request that comes during a step waits for its end
 before the engine counts its queue.
 
-Every constant stays within its physical range (``specs.machines.host.RANGES``). The sum of absolute errors is least, by
-reweighted least squares: a pause of the machine during one experiment does not bend the law. The error stated is of
-experiments left out of the fit, each in turn.
+Every constant stays within its physical range (``specs.machines.host.RANGES``). Huber's loss is least, by reweighted
+least squares: beyond ``HUBER`` spreads a pause of the machine pulls no further. Within them the law is one of means. A
+thread of the server that wakes on a busy core waits for the slice of another by turns, and a load's mean has its share
+of that. The error stated is of experiments left out of the fit, each in turn.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from hisearch.specs.machines.host import RANGES, FrontEndTimes
 
 #: Fewest experiments with requests alone.
 LEAST = 6
+#: Spreads of the errors beyond which their loss is linear; and standard deviations in one median absolute error.
+HUBER, NORMAL_MAD = 3.0, 1.4826
 _ROUNDS, _LEAST_ERROR_S = 30, 1e-5
 _NAMES = ("request_s", "read_s", "prompt_token_s", "stream_s")
 
@@ -110,7 +113,7 @@ def _seconds(samples: Sequence[FrontEndSample]) -> F8:
 
 
 def _solve(matrix: F8, seconds: F8) -> F8:
-    """Constants within their ranges with the least sum of absolute errors, and ``o``, which request_s's range holds."""
+    """Constants within their ranges with the least loss, and ``o``, which request_s's range holds."""
     from scipy.optimize import lsq_linear
 
     low, high = np.array(
@@ -121,5 +124,6 @@ def _solve(matrix: F8, seconds: F8) -> F8:
     for _ in range(_ROUNDS):
         scaled = matrix * high * weights[:, None]
         solution = lsq_linear(scaled, seconds * weights, (low / high, np.ones(len(high)))).x * high
-        weights = 1.0 / np.sqrt(np.maximum(np.abs(matrix @ solution - seconds), _LEAST_ERROR_S))
+        errors = np.maximum(np.abs(matrix @ solution - seconds), _LEAST_ERROR_S)
+        weights = np.sqrt(np.minimum(1.0, HUBER * NORMAL_MAD * float(np.median(errors)) / errors))
     return np.asarray(solution)
