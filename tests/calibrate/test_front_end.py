@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -29,7 +27,7 @@ def burst(requests: int, pause_s: float = 0.0) -> FrontEndSample:
 
 def late(beside: int) -> FrontEndSample:
     """Likewise of one request that comes while others are streamed."""
-    return FrontEndSample(1, beside, 0.0, OUTSIDE_S + STREAM_S * (1 + beside / 2), math.nan)
+    return FrontEndSample(1, beside, 0.0, OUTSIDE_S + STREAM_S * (1 + beside / 2), None)
 
 
 SAMPLES = [

@@ -167,7 +167,7 @@ def front_end_of(outcome: Outcome) -> FrontEndSample:
     """
     requests, engine, late = outcome.requests, outcome.engine, outcome.late
     if late is not None:
-        return FrontEndSample(1, len(requests), 0.0, late.first_s - late.sent_s - engine.late_first_s, math.nan)
+        return FrontEndSample(1, len(requests), 0.0, late.first_s - late.sent_s - engine.late_first_s, None)
     count = len(requests)
     first_s = float(np.mean([request.first_s - request.sent_s for request in requests]))
     last_s = float(np.mean([request.last_s - request.sent_s for request in requests]))

@@ -22,13 +22,14 @@ one after another. The engine's own seconds do not serve here: a request that co
 before the engine counts its queue.
 
 Every constant stays within its physical range (``specs.machines.host.RANGES``). Huber's loss is least, by reweighted
-least squares: beyond ``HUBER`` spreads a pause of the machine pulls no further. Within them the law is one of means. A
-thread of the server that wakes on a busy core waits for the slice of another by turns, and a load's mean has its share
-of that. The error stated is of experiments left out of the fit, each in turn.
+least squares: beyond ``HUBER`` spreads, those of the fit with the least absolute errors, a pause of the machine pulls no
+further. Within them the law is one of means. A thread of the server that wakes on a busy core waits for the slice of
+another by turns, and a load's mean has its share of that. The error stated is of experiments left out of the fit.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -48,14 +49,14 @@ _NAMES = ("request_s", "read_s", "prompt_token_s", "stream_s")
 class FrontEndSample(NamedTuple):
     """An experiment: requests sent at once, streams beside, tokens of the prompt, seconds beside the server's.
 
-    prompt_tokens: of a request alone. last_s: NaN of a late request.
+    prompt_tokens: of a request alone. last_s: None of a late request.
     """
 
     requests: int
     beside: int
     prompt_tokens: float
     first_s: float
-    last_s: float
+    last_s: float | None
 
     @property
     def is_alone(self) -> bool:
@@ -109,7 +110,8 @@ def _matrix(samples: Sequence[FrontEndSample]) -> F8:
 
 
 def _seconds(samples: Sequence[FrontEndSample]) -> F8:
-    return np.array([sample.first_s for sample in samples] + [sample.last_s for sample in samples])
+    last_s = [math.nan if sample.last_s is None else sample.last_s for sample in samples]
+    return np.array([sample.first_s for sample in samples] + last_s)
 
 
 def _solve(matrix: F8, seconds: F8) -> F8:
@@ -119,11 +121,16 @@ def _solve(matrix: F8, seconds: F8) -> F8:
     low, high = np.array(
         [(RANGES[name].low, RANGES[name].high) for name in _NAMES] + [(0.0, RANGES["request_s"].high)]
     ).T
-    weights = np.ones(len(seconds))
-    solution = np.zeros(matrix.shape[1])
-    for _ in range(_ROUNDS):
-        scaled = matrix * high * weights[:, None]
-        solution = lsq_linear(scaled, seconds * weights, (low / high, np.ones(len(high)))).x * high
-        errors = np.maximum(np.abs(matrix @ solution - seconds), _LEAST_ERROR_S)
-        weights = np.sqrt(np.minimum(1.0, HUBER * NORMAL_MAD * float(np.median(errors)) / errors))
-    return np.asarray(solution)
+    scaled, bounds = matrix * high, (low / high, np.ones(len(high)))
+
+    def reweighted(solution: F8, limit_s: float) -> F8:
+        for _ in range(_ROUNDS):
+            errors = np.maximum(np.abs(matrix @ solution - seconds), _LEAST_ERROR_S)
+            weights = np.sqrt(np.minimum(1.0, limit_s / errors))
+            solution = lsq_linear(scaled * weights[:, None], seconds * weights, bounds).x * high
+        return solution
+
+    # A limit below all errors leaves the sum of absolute ones.
+    absolute = reweighted(np.zeros(matrix.shape[1]), _LEAST_ERROR_S)
+    spread_s = NORMAL_MAD * float(np.median(np.abs(matrix @ absolute - seconds)))
+    return reweighted(absolute, max(HUBER * spread_s, _LEAST_ERROR_S))
