@@ -22,8 +22,8 @@ one after another. The engine's own seconds do not serve here: a request that co
 before the engine counts its queue.
 
 Every constant stays within its physical range (``specs.machines.host.RANGES``). Huber's loss is least, by reweighted
-least squares: beyond ``HUBER`` spreads, those of the fit with the least absolute errors, a pause of the machine pulls no
-further. Within them the law is one of means. A thread of the server that wakes on a busy core waits for the slice of
+least squares: a pause of the machine pulls no further than ``HUBER`` spreads, those of the fit with the least absolute
+errors. Within them the law is one of means. A thread of the server that wakes on a busy core waits for the slice of
 another by turns, and a load's mean has its share of that. The error stated is of experiments left out of the fit.
 """
 
