@@ -28,7 +28,7 @@ WITHIN = {"ttft": 0.10, "tpot": 0.05}
 #: The machine's part, above which bounds are not asked for; see above.
 MOST_WAITED, MOST_SLOWER = 0.10, 0.02
 #: Largest error of the number of steps: of loads, and of the burst, whose steps hardly depend on arrivals.
-STEPS_WITHIN, BURST_WITHIN = 0.05, 0.01
+STEPS_WITHIN, BURST_WITHIN = 0.05, 0.02
 #: Of the server's saturation.
 FRACTIONS = (0.3, 0.6, 0.9)
 
