@@ -8,7 +8,7 @@ from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec, PoolSpe
 from hisearch.specs.deployments.tiers import CONNECTOR_EVICTIONS, KV_CONNECTORS, MovementSpec, kv_connector_title
 
 #: Settings that only one engine has, and their values without an effect.
-_VLLM_ALONE = {"long_prefill_tokens": 0, "reserve_full_prompt": True, "watermark": 0.0}
+_VLLM_ALONE = {"long_prefill_tokens": 0, "reserve_full_prompt": True, "watermark": 0.0, "cudagraph_mode": None}
 _SGLANG_ALONE = {
     "mixed_chunk": False,
     "receive_interval": 1,
