@@ -74,7 +74,7 @@ class Facts:
     """What a server says of itself.
 
     model: as it was started with. settings: key of a Deployment's pool, dotted -> value. kv_tokens: of its KV memory,
-    of one attention group. gpu: the accelerator's name where it is told. eager: no CUDA graphs.
+    of one attention group. gpu: the accelerator's name where it is told.
     """
 
     engine: EngineName
@@ -83,7 +83,6 @@ class Facts:
     settings: Mapping[str, Value]
     kv_tokens: int | None = None
     gpu: str = ""
-    eager: bool = False
     max_context_tokens: int | None = None
     notes: tuple[str, ...] = field(default=())
 

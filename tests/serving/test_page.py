@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hisearch.specs.documents.resolve import load_deployment
 from tests.docs.pages import ROOT, commands
 from tests.engines.environments import NoEngineError
 from tests.serving.circle import export_circle, free_port
@@ -31,7 +33,7 @@ def test_the_page_runs_on_a_real_server(tmp_path: Path) -> None:
         python = server_python()
     except NoEngineError as error:
         pytest.skip(f"NOT CHECKED: {error}")
-    model = export_circle(python, tmp_path).model
+    model, launch = export_circle(python, tmp_path)
     with served(tmp_path / "export/vllm/run.sh", model, python, tmp_path / "logs", free_port()) as server:
         for place, arguments in commands(PAGE):
             words = [_SHORTER.get(word, word.replace("http://10.0.0.7:8000", server.url)) for word in arguments]
@@ -53,3 +55,10 @@ def test_the_page_runs_on_a_real_server(tmp_path: Path) -> None:
             assert ran.returncode in _ANSWERS, f"{place}: {' '.join(words)}: {ran.stderr}"
             print(ran.stdout)
     assert (tmp_path / "observed/profile.yaml").is_file()
+    observed = load_deployment(tmp_path / "observed/deployment.yaml").deployment.pool
+    # As exported, and as the flags of a server on CPUs have it.
+    assert observed.engine == launch.pool.engine.model_copy(update={"enforce_eager": True})
+    assert (observed.tensor_parallel, observed.kv_dtype) == (launch.pool.tensor_parallel, launch.pool.kv_dtype)
+    observation = json.loads((tmp_path / "observed/observation.json").read_text())
+    # With the block that vLLM keeps for itself.
+    assert observation["servers"][0]["kv_tokens"] == launch.kv_capacity_tokens
