@@ -7,16 +7,19 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from hisearch.observe.client import Client
+from hisearch.observe.prometheus import parse_metrics
 from hisearch.specs.documents.resolve import load_deployment
 from tests.docs.pages import ROOT, commands
 from tests.engines.environments import NoEngineError
 from tests.serving.circle import export_circle, free_port
 from tests.serving.environment import server_python
-from tests.serving.server import drive, served
+from tests.serving.server import START_S, drive, served
 
 PAGE = ROOT / "docs" / "how-to" / "cheaper-server.md"
 #: Words of the page -> what they are here: shorter, and a model and a core of this test.
@@ -45,6 +48,7 @@ def test_the_page_runs_on_a_real_server(tmp_path: Path) -> None:
                     kwargs={"requests": 60, "rate_rps": 2.0, "seed": 1},
                 )
                 load.start()
+                wait_for_load(server.url)
             command = [sys.executable, "-m", "hisearch", *words, "-q"]
             ran = subprocess.run(
                 command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
@@ -62,3 +66,11 @@ def test_the_page_runs_on_a_real_server(tmp_path: Path) -> None:
     observation = json.loads((tmp_path / "observed/observation.json").read_text())
     # With the block that vLLM keeps for itself.
     assert observation["servers"][0]["kv_tokens"] == launch.kv_capacity_tokens
+
+
+def wait_for_load(url: str) -> None:
+    """Until the server works: the benchmark takes its time to begin."""
+    end_s = time.monotonic() + START_S
+    while not parse_metrics(Client(url).get("/metrics").text).total("vllm:num_requests_running"):
+        assert time.monotonic() < end_s, f"no request within {START_S:g} s"
+        time.sleep(0.05)
