@@ -153,7 +153,7 @@ def calibrate_server(
         client = Client(drive, headers_of(token, tuple(headers)), ca)
         driver, bounds = _driver(client, resolved, seed)
         driven = _drive(driver, bounds, log, outcomes, seconds, error, report)
-    samples = [sample for outcome in outcomes if (sample := front_end_of(outcome)) is not None]
+    samples = [front_end_of(outcome) for outcome in outcomes]
     front_end = fit_front_end(samples) if drive is not None else None
     # The engine's own log is exact, and holds the experiments too where it was written meanwhile.
     fitted = log if log is not None else log_of(driven)

@@ -99,7 +99,6 @@ class Observation(Shown):
                     "settings": dict(facts.settings),
                     "kv_tokens": facts.kv_tokens,
                     "gpu": facts.gpu,
-                    "eager": facts.eager,
                 }
                 for facts in self.servers
             ],

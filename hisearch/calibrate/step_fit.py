@@ -13,7 +13,8 @@ Notation
 ``token_s`` is linear between knots and rises; no coefficient is negative. Reweighted non-negative least squares
 minimise the Huber loss of relative errors. Beyond ``HUBER`` times the spread of its regime (prefill, decode, mixed) a
 step's pull no longer grows: a pause of the process does not bend the law. A regime's steps count by the root of their
-number, since a log has a hundred decode steps for each prompt.
+number, since a log has a hundred decode steps for each prompt. Errors are shares of the law in the end, since shares of
+what was logged would draw it below the mean, by about the variance.
 
 Noise on one side. A pause, another process or a slow copy only lengthens a step. Where many steps have one, the median
 step is a disturbed one, and the law would follow the load of that hour. A regime whose residuals lean to the long side
@@ -57,8 +58,8 @@ LEAN_AT, LEAN = (0.1, 0.5, 0.9), 0.3
 TRIM, LEAST_KEPT = 2.5, 0.2
 #: Fewest steps of a regime whose lean counts.
 LEAST_LEANING = 50
-#: Least spread of relative errors, and most rounds of reweighting.
-LEAST_SPREAD, ROUNDS = 1e-6, 30
+#: Least spread of relative errors, most rounds of reweighting, and largest logarithm of a ratio that counts in them.
+LEAST_SPREAD, ROUNDS, MOST_LOG = 1e-6, 30, 3.0
 #: Folds of the log, held out in turn, and runs of consecutive steps in each.
 FOLDS, RUNS = 5, 8
 
@@ -229,18 +230,17 @@ def _solve(matrix: F8, latency_s: F8, regime: I8) -> F8:
     relative = matrix / latency_s[:, None]
     present = np.bincount(regime, minlength=len(REGIMES))
     share = np.asarray(present[regime] ** -0.25, dtype=np.float64)
-    solution = _reweighted(relative, share, lambda logs: _huber_weights(logs, regime))
+    solution = _reweighted(relative, share, lambda logs: _huber_weights(np.abs(np.expm1(-logs)), regime))
     logs = _log_ratios(matrix, solution, latency_s)
     leaning = [index for index in range(len(REGIMES)) if _leans(logs[regime == index])]
-    if not leaning:
-        return solution
 
     def weights(logs: F8, middles: dict[int, float] | None = None) -> F8:
-        values = _huber_weights(logs, regime)
+        ratio = np.exp(np.clip(logs, -MOST_LOG, MOST_LOG))
+        values = ratio * _huber_weights(np.abs(ratio - 1.0), regime)
         for index in leaning:
             of_regime = regime == index
             values[of_regime] = _one_sided_weights(logs[of_regime] - (middles or {}).get(index, 0.0))
-        return values
+        return np.asarray(values)
 
     modes = {index: _half_sample_mode(logs[regime == index]) for index in leaning}
     return _reweighted(relative, share, weights, weights(logs, modes))
@@ -263,10 +263,8 @@ def _log_ratios(matrix: F8, solution: F8, latency_s: F8) -> F8:
     return np.asarray(np.log(latency_s / np.maximum(matrix @ solution, LEAST_SPREAD * latency_s)))
 
 
-def _huber_weights(logs: F8, regime: I8) -> F8:
-    """Square roots of the weights by which Huber's loss is a weighted square."""
-    # As relative errors of the law.
-    errors = np.abs(np.expm1(-logs))
+def _huber_weights(errors: F8, regime: I8) -> F8:
+    """Square roots of the weights by which Huber's loss of relative errors, none negative, is a weighted square."""
     spread = np.array([
         np.median(errors[regime == index]) if (regime == index).any() else 1.0 for index in range(len(REGIMES))
     ])  # fmt: skip

@@ -1,8 +1,9 @@
 """Sends planned requests to a server of vLLM, and times them from outside and, by its counters, from inside.
 
-The only part of hisearch that makes a server work. Prompts are random token ids. The server's histograms hold the sum
-of what its engine took, to the microsecond: what they grow by while nothing else is served is the engine's time of the
-requests sent. Other traffic is noticed by the count of requests that ended, and refused.
+The only part of hisearch that makes a server work. Prompts are the text of random token ids, which the server has to
+tokenise as any client's. Its histograms hold the sums of what its engine took, and of what passed from its stamp of an
+arrival on, to the microsecond: what they grow by while nothing else is served is the time of the requests sent. Other
+traffic is noticed by the count of requests that ended, and refused.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from hisearch.observe.prometheus import Metrics, parse_metrics
 
 #: Seconds until counters show a request that has ended.
 _SETTLE_S = 5.0
+#: Seconds of rest before an experiment, drawn between these: a server just asked for its metrics answers faster than
+#: one that a request finds at rest.
+_REST_S = (0.05, 0.25)
 #: Token ids below are special ones as a rule.
 _FIRST_ID = 100
 _TIMEOUT_S = 120.0
@@ -63,11 +67,20 @@ class Timed(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """Engine's seconds, summed over the requests of an experiment, and the tokens that it found in its cache."""
+    """The server's own seconds, summed over the requests of an experiment, the late one included.
+
+    queue_s, prefill_s, decode_s: of its engine. first_s, end_s: from its stamp of the arrival to the first, and to the
+    last token. late_first_s: the former of the late request alone. prompt_tokens, hit_tokens: of the prompts, and found
+    in its cache.
+    """
 
     queue_s: float
     prefill_s: float
     decode_s: float
+    first_s: float
+    end_s: float
+    late_first_s: float
+    prompt_tokens: float
     hit_tokens: float
 
 
@@ -84,8 +97,10 @@ _SUMS = {
     "queue_s": "vllm:request_queue_time_seconds",
     "prefill_s": "vllm:request_prefill_time_seconds",
     "decode_s": "vllm:request_decode_time_seconds",
+    "first_s": "vllm:time_to_first_token_seconds",
+    "end_s": "vllm:e2e_request_latency_seconds",
 }
-_ENDED, _HITS = "vllm:request_success", "vllm:prefix_cache_hits"
+_ENDED, _PROMPTS, _HITS = "vllm:request_success", "vllm:prompt_tokens", "vllm:prefix_cache_hits"
 
 
 @dataclass
@@ -112,24 +127,53 @@ class Driver:
         Raises:
             ServerError: a request failed, or the server has other traffic.
         """
-        prefix = self._tokens(experiment.cached)
+        prefix = self._text(experiment.cached)
         if experiment.cached:
             self._send([prefix], 1, None)
-        prompts = [prefix + self._tokens(count) for count in experiment.prompts]
-        late = self._tokens(experiment.late) if experiment.late else None
+        prompts = [prefix + self._text(count) for count in experiment.prompts]
+        late = self._text(experiment.late) if experiment.late else None
         before = self._settled(None)
-        timed, last = self._send(prompts, experiment.outputs, late)
+        time.sleep(float(self._random.uniform(*_REST_S)))
+        timed, last, between = self._send(prompts, experiment.outputs, late)
         after = self._settled((before.total(_ENDED) or 0.0) + len(prompts) + (late is not None))
-        grown = {
-            key: (after.total(f"{name}_sum") or 0.0) - (before.total(f"{name}_sum") or 0.0)
-            for key, name in _SUMS.items()
-        }
-        hits = (after.total(_HITS) or 0.0) - (before.total(_HITS) or 0.0)
-        return Outcome(experiment, tuple(timed), last, Engine(**grown, hit_tokens=hits))
+        grown = {key: _growth(f"{name}_sum", before, after) for key, name in _SUMS.items()}
+        late_first_s = 0.0 if between is None else _growth(f"{_SUMS['first_s']}_sum", between, after)
+        engine = Engine(
+            **grown, late_first_s=late_first_s,
+            prompt_tokens=_growth(_PROMPTS, before, after), hit_tokens=_growth(_HITS, before, after),
+        )  # fmt: skip
+        return Outcome(experiment, tuple(timed), last, engine)
 
-    def _tokens(self, count: int) -> list[int]:
+    def _text(self, count: int) -> str:
+        """Text of about ``count`` random tokens, cut once it was read back: its ids are seldom those drawn."""
+        if not count:
+            return ""
         first = min(_FIRST_ID, self.vocabulary // 2)
-        return [int(token) for token in self._random.integers(first, self.vocabulary, count)]
+        ids = [int(token) for token in self._random.integers(first, self.vocabulary, count)]
+        asked = {"model": self.model, "add_special_tokens": False}
+        text = self._post("/detokenize", asked | {"tokens": ids})["prompt"]
+        ids = self._post("/tokenize", asked | {"prompt": text})["tokens"]
+        return str(self._post("/detokenize", asked | {"tokens": ids[:count]})["prompt"])
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        parts = urllib.parse.urlsplit(self.client.url)
+        connection = self._connection(parts)
+        try:
+            connection.request("POST", parts.path.rstrip("/") + path, json.dumps(body), self._headers())
+            response = connection.getresponse()
+            text = response.read().decode(errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerError(f"{self.client.url}{path}: {error}") from None
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise ServerError(
+                f"{self.client.url}{path}: HTTP {response.status}: {text[:300]}; prompts are sent as text"
+            )
+        return json.loads(text)
+
+    def _headers(self) -> dict[str, str]:
+        return {"Content-Type": "application/json", **self.client.headers}
 
     def _metrics(self) -> Metrics:
         answer = self.client.get("/metrics")
@@ -154,14 +198,16 @@ class Driver:
             time.sleep(0.02)
 
     def _send(
-        self, prompts: Sequence[list[int]], outputs: int, late: list[int] | None
-    ) -> tuple[list[Timed], Timed | None]:
-        """Send prompts at once, and the late one when all have their second token."""
+        self, prompts: Sequence[str], outputs: int, late: str | None
+    ) -> tuple[list[Timed], Timed | None, Metrics | None]:
+        """Send prompts at once, and the late one when all have their second token; with the metrics just before it."""
         timed: dict[int, Timed] = {}
         failed: list[str] = []
         writing = threading.Semaphore(0)
 
-        def ask(index: int, prompt: list[int]) -> None:
+        between: Metrics | None = None
+
+        def ask(index: int, prompt: str) -> None:
             try:
                 timed[index] = self._complete(prompt, outputs, writing)
             except (OSError, http.client.HTTPException, ValueError) as error:
@@ -174,15 +220,16 @@ class Driver:
         if late is not None:
             for _ in prompts:
                 writing.acquire(timeout=_TIMEOUT_S)
+            between = self._metrics()
             ask(-1, late)
         for thread in threads:
             thread.join(_TIMEOUT_S)
         if failed or len(timed) < len(prompts) + (late is not None):
             raise ServerError(f"{self.client.url}: a request failed: {failed[0] if failed else 'no end in time'}")
         last = timed.pop(-1, None)
-        return [timed[index] for index in range(len(prompts))], last
+        return [timed[index] for index in range(len(prompts))], last, between
 
-    def _complete(self, prompt: list[int], outputs: int, writing: threading.Semaphore) -> Timed:
+    def _complete(self, prompt: str, outputs: int, writing: threading.Semaphore) -> Timed:
         """One streamed completion."""
         body = {
             "model": self.model, "prompt": prompt, "max_tokens": outputs, "min_tokens": outputs, "ignore_eos": True,
@@ -194,10 +241,7 @@ class Driver:
         text = json.dumps(body)
         try:
             sent_s = time.perf_counter()
-            connection.request(
-                "POST", f"{parts.path.rstrip('/')}/v1/completions", text,
-                {"Content-Type": "application/json", **self.client.headers},
-            )  # fmt: skip
+            connection.request("POST", f"{parts.path.rstrip('/')}/v1/completions", text, self._headers())
             response = connection.getresponse()
             if response.status != 200:
                 raise ServerError(
@@ -228,3 +272,7 @@ class Driver:
             context = ssl.create_default_context(cafile=str(self.client.ca) if self.client.ca is not None else None)
             return http.client.HTTPSConnection(host, parts.port, timeout=_TIMEOUT_S, context=context)
         return http.client.HTTPConnection(host, parts.port, timeout=_TIMEOUT_S)
+
+
+def _growth(name: str, before: Metrics, after: Metrics) -> float:
+    return (after.total(name) or 0.0) - (before.total(name) or 0.0)

@@ -74,8 +74,7 @@ class Facts:
     """What a server says of itself.
 
     model: as it was started with. settings: key of a Deployment's pool, dotted -> value. kv_tokens: of its KV memory,
-    of one attention group. gpu: the accelerator's name where it is told. eager: no CUDA graphs. speculation: of a
-    Deployment's engine.
+    of one attention group. gpu: the accelerator's name where it is told. speculation: of a Deployment's engine.
     """
 
     engine: EngineName
@@ -84,7 +83,6 @@ class Facts:
     settings: Mapping[str, Value]
     kv_tokens: int | None = None
     gpu: str = ""
-    eager: bool = False
     max_context_tokens: int | None = None
     speculation: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = field(default=())

@@ -23,6 +23,10 @@ ODD = {
     "engine.prefix_caching": (False, "Prefix caching is off: prompts with a common beginning are computed anew."),
     "engine.overlap": (False, "Asynchronous scheduling is off: the device waits for the host at every step."),
     "engine.chunked_prefill": (False, "Prompts are not cut: a long one holds up all answers that are being written."),
+    "engine.enforce_eager": (
+        True,
+        "CUDA graphs are off (--enforce-eager or --disable-cuda-graph): every step waits for launches.",
+    ),
 }
 
 
@@ -74,8 +78,6 @@ def what_is_odd(window: Window, servers: Sequence[Facts], planned_kv_tokens: int
     """
     facts = servers[0]
     said = [sentence for key, (value, sentence) in ODD.items() if facts.settings.get(key) is value]
-    if facts.eager:
-        said.append("CUDA graphs are off (--enforce-eager or --disable-cuda-graph): every step waits for launches.")
     for key in dict.fromkeys(key for each in servers for key in each.settings):
         values = {str(each.settings.get(key)) for each in servers}
         if len(values) > 1:

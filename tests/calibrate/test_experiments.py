@@ -21,7 +21,10 @@ from hisearch.calibrate.step_fit import fit_steps
 from hisearch.observe.driver import Engine, Experiment, Outcome, Timed
 
 BOUNDS = Bounds(chunk_tokens=1024, running=16, context_tokens=4096, kv_tokens=40_000)
-FRONT_S = 7e-3
+#: Before and behind the server's own stamps, and between these and its engine.
+OUTSIDE_S, INSIDE_S = 3e-3, 4e-3
+#: A burst's requests but the first wait for its step before the engine counts their queue.
+WAIT_S = 20e-3
 
 
 def step_s(shares: Sequence[Share]) -> float:
@@ -33,24 +36,28 @@ def step_s(shares: Sequence[Share]) -> float:
 
 
 def serve(experiment: Experiment) -> Outcome:
-    """An engine that prefills all prompts in one step, and a client that sees tokens at once."""
+    """An engine that prefills all prompts in one step, and a client that sees tokens a little later."""
     lengths = [experiment.cached + length for length in experiment.prompts]
     count = len(lengths)
     prefill_s = step_s([(length, experiment.cached, False) for length in experiment.prompts])
-    now = FRONT_S + prefill_s
+    waited_s = WAIT_S if count > 1 else 0.0
+    now = OUTSIDE_S + INSIDE_S + waited_s + prefill_s
     tokens = [(now, 1)]
     late: Timed | None = None
     for made in range(1, experiment.outputs):
         shares: list[Share] = [(1, length + made, True) for length in lengths]
         if experiment.late and made == 2 * SPAN:
-            late = Timed(now - 1e-6, ((now, experiment.outputs),))
+            late = Timed(now - OUTSIDE_S, ((now, experiment.outputs),))
             shares.append((experiment.late, 0, False))
         now += step_s(shares)
         tokens.append((now, made + 1))
     timed = Timed(0.0, tuple(tokens))
+    first_s, end_s = count * (tokens[0][0] - OUTSIDE_S), count * (now - OUTSIDE_S)
     engine = Engine(
-        0.0, count * prefill_s, (count + (late is not None)) * (now - tokens[0][0]), count * experiment.cached
-    )
+        queue_s=0.0, prefill_s=count * prefill_s, decode_s=(count + (late is not None)) * (now - tokens[0][0]),
+        first_s=first_s, end_s=end_s, late_first_s=0.0, prompt_tokens=sum(lengths),
+        hit_tokens=count * experiment.cached,
+    )  # fmt: skip
     return Outcome(experiment, (timed,) * count, late, engine)
 
 
@@ -82,11 +89,26 @@ def test_a_prompt_that_was_cut_is_no_step() -> None:
     assert all(decode for step in steps for _, _, decode in step.shares)
 
 
-def test_what_the_client_waits_beside_the_engine_is_the_front_end() -> None:
+def test_what_a_client_of_one_request_waits_beside_the_engine_is_the_front_end() -> None:
+    sample = front_end_of(serve(Experiment((300,), 24)))
+    assert sample.is_alone
+    assert sample.prompt_tokens == 300
+    assert sample.first_s == pytest.approx(OUTSIDE_S + INSIDE_S)
+    assert sample.last_s == pytest.approx(OUTSIDE_S + INSIDE_S)
+
+
+def test_a_wait_for_a_running_step_is_none_of_the_front_end() -> None:
     sample = front_end_of(serve(Experiment((300,) * 3, 24)))
-    assert sample is not None
-    assert sample.first_s == pytest.approx(FRONT_S)
-    assert sample.last_s == pytest.approx(FRONT_S)
+    assert (sample.requests, sample.beside, sample.is_alone) == (3, 0, False)
+    assert sample.first_s == pytest.approx(OUTSIDE_S)
+    assert sample.last_s == pytest.approx(OUTSIDE_S)
+
+
+def test_a_late_request_is_timed_beside_the_streams_of_others() -> None:
+    sample = front_end_of(serve(Experiment((200,) * 4, 24, late=700)))
+    assert (sample.requests, sample.beside, sample.is_alone) == (1, 4, False)
+    assert sample.first_s == pytest.approx(OUTSIDE_S)
+    assert sample.last_s is None
 
 
 def test_the_law_is_found_by_the_experiments_that_are_chosen() -> None:

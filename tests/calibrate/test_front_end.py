@@ -8,17 +8,33 @@ import pytest
 from hisearch.calibrate.served.front_end import FrontEndSample, fit_front_end
 
 REQUEST_S, READ_S, PROMPT_TOKEN_S, STREAM_S = 8e-3, 1e-3, 3e-6, 60e-6
+#: Of a request's time, what passes before the server's stamp of its arrival and behind its last one.
+OUTSIDE_S = 2.5e-3
 
 
-def sample(requests: int, tokens: float, pause_s: float = 0.0) -> FrontEndSample:
-    """What a client sees, request by request."""
-    each_s = READ_S + PROMPT_TOKEN_S * tokens
-    read_s = float(np.mean([REQUEST_S - READ_S + each_s * (place + 1) for place in range(requests)]))
-    first_s = read_s + STREAM_S * (1 + (requests - 1) / 4) + pause_s
-    return FrontEndSample(requests, tokens, first_s, read_s + STREAM_S * (1 + (requests - 1) / 2) + pause_s)
+def alone(tokens: float, pause_s: float = 0.0) -> FrontEndSample:
+    """A client's seconds beside the engine's."""
+    seconds = REQUEST_S + PROMPT_TOKEN_S * tokens + STREAM_S + pause_s
+    return FrontEndSample(1, 0, tokens, seconds, seconds)
 
 
-SAMPLES = [sample(count, tokens) for count in (1, 4, 16) for tokens in (30.0, 500.0, 4000.0)]
+def burst(requests: int, pause_s: float = 0.0) -> FrontEndSample:
+    """A client's seconds beside the server's, request by request."""
+    read_s = OUTSIDE_S + float(np.mean([READ_S * place for place in range(requests)])) + pause_s
+    others = requests - 1
+    return FrontEndSample(requests, 0, 0.0, read_s + STREAM_S * (1 + others / 4), read_s + STREAM_S * (1 + others / 2))
+
+
+def late(beside: int) -> FrontEndSample:
+    """Likewise of one request that comes while others are streamed."""
+    return FrontEndSample(1, beside, 0.0, OUTSIDE_S + STREAM_S * (1 + beside / 2), None)
+
+
+SAMPLES = [
+    *(alone(tokens) for tokens in (30.0, 100.0, 300.0, 1000.0, 2000.0, 4000.0)),
+    *(burst(requests) for requests in (2, 4, 16)),
+    *(late(beside) for beside in (1, 7, 15)),
+]
 
 
 def test_constants_are_found_again() -> None:
@@ -31,12 +47,12 @@ def test_constants_are_found_again() -> None:
 
 
 def test_pauses_during_a_few_experiments_do_not_bend_the_law() -> None:
-    paused = [sample(1, 500.0, 0.2), sample(4, 30.0, 0.1)]
-    fit = fit_front_end([*SAMPLES, *paused])
+    fit = fit_front_end([*SAMPLES, alone(500.0, 0.2), burst(4, 0.1)])
     assert fit.times.request_s == pytest.approx(REQUEST_S, rel=0.05)
     assert fit.times.prompt_token_s == pytest.approx(PROMPT_TOKEN_S, rel=0.05)
+    assert fit.times.read_s == pytest.approx(READ_S, rel=0.05)
 
 
-def test_too_few_experiments_are_refused() -> None:
-    with pytest.raises(ValueError, match="5 experiments are too few"):
-        fit_front_end(SAMPLES[:5])
+def test_too_few_requests_alone_are_refused() -> None:
+    with pytest.raises(ValueError, match="5 requests alone are too few"):
+        fit_front_end(SAMPLES[1:])

@@ -10,6 +10,7 @@ import yaml
 
 from hisearch.base.engine_rules import MODELLED
 from hisearch.export.context import ExportContext
+from hisearch.export.deployment import export_deployment
 from hisearch.export.engines.flags import engine_flags
 from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.engines.releases import CHANGES, READ, exported_release, is_changed, release_notice
@@ -17,7 +18,7 @@ from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, Po
 from hisearch.specs.versions import version_key
 from tests.export.command_lines import known_flags, parse
 from tests.export.conftest import export_all
-from tests.export.varied import RELEASES, varied
+from tests.export.varied import RELEASES, varied, varied_deployments
 
 
 @pytest.mark.parametrize("title", RELEASES)
@@ -27,6 +28,16 @@ def test_every_command_is_one_that_the_release_takes(title: str) -> None:
     assert len(commands) >= 16
     for words, _ in commands.values():
         parse(engine, words, version)
+
+
+@pytest.mark.parametrize("title", RELEASES)
+def test_every_varied_deployment_is_written_in_every_form(title: str, tmp_path: Path) -> None:
+    engine, version = title.split("-")
+    for number, (deployment, launches, _) in enumerate(varied_deployments(engine, version).values()):
+        folder = tmp_path / str(number)
+        export_deployment(deployment, launches, folder, slots=[8] * len(launches))
+        assert (folder / engine / "run.sh").is_file()
+        assert (folder / "kubernetes/manifests.yaml").is_file()
 
 
 def test_releases_are_those_that_are_modelled() -> None:

@@ -28,6 +28,14 @@ class Command(NamedTuple):
     model: str = "dense"
 
 
+class Varied(NamedTuple):
+    """A deployment, its pools' launches, and the kind of model that it serves."""
+
+    deployment: DeploymentSpec
+    launches: list[Launch]
+    kind: str
+
+
 #: Name -> settings of the engine, and of its pool.
 Settings = dict[str, tuple[dict[str, Any], dict[str, Any]]]
 _BOTH: Settings = {
@@ -130,28 +138,38 @@ _EXPERTS = {"experts": 128, "experts_per_token": 8, "expert_intermediate_size": 
 
 
 def varied(engine: str, version: str) -> dict[str, Command]:
-    """Name -> command lines of varied servers of a release."""
-    given, title = {"name": engine, "version": version}, f"{engine}-{version}"
-    cases = _BOTH | _OF_ENGINE[engine] | _OF_RELEASE.get(title, {})
+    """Name -> command lines of varied servers of a release: the first server of each pool."""
     commands: dict[str, Command] = {}
-    base = {"accelerator": "h100-sxm", "tensor_parallel": 2}
-    for name, (settings, pool) in cases.items():
-        (commands[name],) = _commands([base | {"engine": given | settings} | pool])
-    for name, (kind, pool) in _OF_MODELS.get(title, {}).items():
-        (commands[name],) = _commands([base | {"engine": given} | pool], kind)
-    groups = {"attention_data_parallel": 4, "expert_parallel": 8 if engine == "vllm" else 4, "tensor_parallel": 2}
-    (commands["attention groups"],) = _commands([base | {"engine": given} | groups], "experts")
-    for name, (kind, pools) in ({"": ("dense", {})} | _OF_ROLES.get(title, {})).items():
-        roles = [base | {"name": role, "role": role, "engine": given} | pools.get(role, {}) for role in _ROLES]
-        names = [f"{role} {name}".strip() for role in _ROLES]
-        commands |= zip(names, _commands(roles, kind, transfer={"fabric": "ib-ndr-400"}), strict=True)
+    for name, (deployment, launches, kind) in varied_deployments(engine, version).items():
+        servers = export_of(deployment, launches, [8] * len(launches)).firsts
+        for server, pool in zip(servers, deployment.pools, strict=True):
+            words = list(server_container(server, deployment, 8000).arguments)
+            commands[f"{pool.role} {name}".strip() if len(launches) > 1 else name] = Command(words, kind)
     return commands
 
 
-def _commands(pools: list[dict[str, Any]], kind: str = "dense", **changes: Any) -> list[Command]:
-    """Command lines of the first server of each pool."""
+def varied_deployments(engine: str, version: str, like: str = "") -> dict[str, Varied]:
+    """Name -> varied deployments on a release; the disaggregated one without a setting has no name.
+
+    ``like``: another release of the engine, whose own cases are taken.
+    """
+    given, title = {"name": engine, "version": version}, f"{engine}-{like or version}"
+    cases = _BOTH | _OF_ENGINE[engine] | _OF_RELEASE.get(title, {})
+    made: dict[str, Varied] = {}
+    base = {"accelerator": "h100-sxm", "tensor_parallel": 2}
+    for name, (settings, pool) in cases.items():
+        made[name] = _varied([base | {"engine": given | settings} | pool])
+    for name, (kind, pool) in _OF_MODELS.get(title, {}).items():
+        made[name] = _varied([base | {"engine": given} | pool], kind)
+    groups = {"attention_data_parallel": 4, "expert_parallel": 8 if engine == "vllm" else 4, "tensor_parallel": 2}
+    made["attention groups"] = _varied([base | {"engine": given} | groups], "experts")
+    for name, (kind, pools) in ({"": ("dense", {})} | _OF_ROLES.get(title, {})).items():
+        roles = [base | {"name": role, "role": role, "engine": given} | pools.get(role, {}) for role in _ROLES]
+        made[name] = _varied(roles, kind, transfer={"fabric": "ib-ndr-400"})
+    return made
+
+
+def _varied(pools: list[dict[str, Any]], kind: str = "dense", **changes: Any) -> Varied:
     deployment = DeploymentSpec.model_validate({"model": "qwen3-32b", "pools": pools} | changes)
     model = make_model(**({"moe": _EXPERTS} if kind == "experts" else _MODELS[kind]))
-    launches = [Launch(pool, model, make_accelerator(), 400_000) for pool in deployment.pools]
-    export = export_of(deployment, launches, [8] * len(launches))
-    return [Command(list(server_container(server, deployment, 8000).arguments), kind) for server in export.firsts]
+    return Varied(deployment, [Launch(pool, model, make_accelerator(), 400_000) for pool in deployment.pools], kind)

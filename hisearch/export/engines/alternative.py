@@ -13,6 +13,7 @@ _VLLM_ALONE = {
     "long_prefill_adaptive": False,
     "reserve_full_prompt": True,
     "watermark": 0.0,
+    "cudagraph_mode": None,
 }
 _SGLANG_ALONE = {
     "mixed_chunk": False,

@@ -41,6 +41,7 @@ TABLE = {
     "mem_fraction_static": "engine.memory_fraction",
     "disable_radix_cache": "!engine.prefix_caching",
     "disable_overlap_schedule": "!engine.overlap",
+    "disable_cuda_graph": "engine.enforce_eager",
     "max_prefill_tokens": "engine.max_prefill_tokens",
     "schedule_policy": "engine.schedule",
     "schedule_conservativeness": "engine.schedule_conservativeness",
@@ -92,7 +93,6 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
         model=first_text((merged.get("model_path"), merged.get("served_model_name"))),
         settings=settings,
         kv_tokens=int(tokens) if isinstance(tokens, int | float) else None,
-        eager=bool(merged.get("disable_cuda_graph")),
         max_context_tokens=merged.get("context_length"),
         notes=() if stated else ("The server does not tell its settings: expected an answer of /server_info.",),
     )

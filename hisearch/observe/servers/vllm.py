@@ -50,13 +50,14 @@ TABLE = {
     "long_prefill_token_threshold_adaptive": "engine.long_prefill_adaptive",
     "scheduler_reserve_full_isl": "engine.reserve_full_prompt",
     "watermark": "engine.watermark",
+    "enforce_eager": "engine.enforce_eager",
     "tensor_parallel_size": "tensor_parallel",
     "pipeline_parallel_size": "pipeline_parallel",
     "data_parallel_size": "attention_data_parallel",
     "cache_dtype": "kv_dtype",
     "kv_cache_dtype": "kv_dtype",
 }
-_SECTIONS = ("cache_config", "scheduler_config", "parallel_config")
+_SECTIONS = ("model_config", "cache_config", "scheduler_config", "parallel_config")
 
 
 def recognises(metrics: Answer) -> bool:
@@ -96,7 +97,6 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
         # With the null block, as the engine counts its "GPU KV cache size" and a simulation its capacity.
         kv_tokens=int(blocks) * int(block) if blocks is not None and block is not None else None,
         gpu=first_text(((stated.get("system_env") or {}).get("nvidia_gpu_models"),)),
-        eager=bool(merged.get("enforce_eager") or model_config.get("enforce_eager")),
         max_context_tokens=models[0].get("max_model_len"),
         speculation=drafts,
         notes=(*(notes if not arguments else ()), *([doubt] if doubt else [])),
