@@ -14,7 +14,8 @@ import numpy as np
 from hisearch.base.dtypes import I8, U8
 from hisearch.kernels.core.handle import Array, Record
 from hisearch.kernels.layout import fleet as fl
-from hisearch.simulate.arrays.pool import records, trace_of
+from hisearch.simulate.arrays.pool import trace_of
+from hisearch.simulate.arrays.records import records
 from hisearch.simulate.arrays.routing import give_places, route_of, routing_arrays
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.traces.compiled import TraceArrays

@@ -12,7 +12,7 @@ from hisearch.kernels.layout import sim as la
 from hisearch.latency.costs import StepCosts
 from hisearch.latency.knots import knots_up_to, tokens_knot
 from hisearch.latency.step_cost import decode_step_seconds, knot_cell, step_seconds
-from hisearch.simulate.arrays.pool import kernel_costs
+from hisearch.simulate.arrays.costs import kernel_costs
 from tests.kernels.systems import LAW, examples, rugged_costs
 
 TABLES = st.integers(0, 20).map(rugged_costs) | st.just(LAW)

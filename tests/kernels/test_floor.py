@@ -15,7 +15,7 @@ from hisearch.latency.costs import CompiledCosts, HostFloor, StepCosts
 from hisearch.latency.many_steps import Stacked
 from hisearch.latency.step_cost import decode_step_seconds, law_costs, step_seconds
 from hisearch.simulate import simulate
-from hisearch.simulate.arrays.pool import kernel_costs
+from hisearch.simulate.arrays.costs import kernel_costs
 from hisearch.specs.deployments.deployment import EngineSpec
 from tests.kernels.systems import (
     LAW,

@@ -43,7 +43,7 @@ def step_cost(rounds: int) -> Comparison:
 
     from hisearch.kernels.engine import cost
     from hisearch.kernels.layout import sim as la
-    from hisearch.simulate.arrays.pool import kernel_costs
+    from hisearch.simulate.arrays.costs import kernel_costs
 
     @numba.njit
     def often(costs: Any, requests: Any, batch: Any, times: int, decodes: tuple[int, int, int, int]) -> float:

@@ -50,8 +50,8 @@ class Op(enum.IntEnum):
 MODULES = {
     la.VLLM: "vllm.entry", la.SGLANG: "sglang.entry", la.TRTLLM: "trtllm.entry",
     la.VLLM_OFFLOAD: "vllm.offload_entry", la.VLLM_LMCACHE: "vllm.lmcache_entry", la.DECODE_WORKER: "vllm.decoding",
-    la.AGENTS: "agents.entry", la.VLLM_GROUPS: "vllm.groups_entry",
-    la.VLLM_CHUNK_OFFLOAD: "vllm.chunk_offload_entry", la.VLLM_DRAFTS: "vllm.drafts_entry",
+    la.AGENTS: "agents.entry", la.VLLM_GROUPS: "vllm.groups.entry",
+    la.VLLM_CHUNK_OFFLOAD: "vllm.chunk_offload_entry", la.VLLM_DRAFTS: "vllm.drafts.entry",
 }  # fmt: skip
 
 #: Names of engines in messages about compilation.

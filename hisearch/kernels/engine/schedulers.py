@@ -238,12 +238,8 @@ def _lockstep_seconds(sim, first):
     vLLM pads the tokens of all ranks to the CUDA graph of the fullest rank, if it has one. SGLang and TensorRT-LLM do
     so if all ranks decode.
     """
-    slowest_s = 0.0
-    host_s = 0.0
-    tokens = 0
-    most_tokens = 0
-    chunks = 0
-    sequences = 0
+    slowest_s = host_s = 0.0
+    tokens = most_tokens = chunks = sequences = 0
     for w in range(first, first + sim.config.schedulers):
         worker = sim.workers[w]
         if not worker.formed:
@@ -261,9 +257,9 @@ def _lockstep_seconds(sim, first):
     elif most_tokens < sim.lockstep_pad.shape[0]:
         tokens = sim.config.schedulers * sim.lockstep_pad[most_tokens]
     shared_s = _shared_seconds(sim, tokens)
-    draft = sim.seconds.host
-    if draft.draft_tokens > 0:
-        shared_s += draft.draft_share * (shared_s + (draft.draft_tokens - 1) * _shared_seconds(sim, sequences))
+    if sim.seconds.host.draft_tokens > 0:
+        again_s = (sim.seconds.host.draft_tokens - 1) * _shared_seconds(sim, sequences)
+        shared_s += sim.seconds.host.draft_share * (shared_s + again_s)
     return max(slowest_s + shared_s, host_s)
 
 

@@ -25,7 +25,7 @@ GROUPS = np.dtype(
 #: A block of a worker's pool.
 BLOCK = np.dtype(
     [
-        ("key", "i8"),  # of the page and group that it holds (see ``vllm.groups_pool``), -1: look-ups do not find it
+        ("key", "i8"),  # of the page and group that it holds (see ``vllm.groups.pool``), -1: look-ups do not find it
         ("prev", "i4"),  # neighbours in the free queue
         ("next", "i4"),
         ("chain", "i4"),  # the next with the same hash

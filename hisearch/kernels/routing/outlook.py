@@ -12,7 +12,8 @@ from hisearch.kernels.engine import device
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
-from hisearch.kernels.vllm import groups_memory, memory
+from hisearch.kernels.vllm import memory
+from hisearch.kernels.vllm.groups import memory as groups_memory
 
 
 @kernel

@@ -113,10 +113,10 @@ def _events(rng: random.Random, prompts: int) -> list[list[Any]]:
 def record_all(named_cases: dict[str, dict[str, Any]], out: Path) -> list[str]:
     """Record cases into ``out``, a file each; what is there is skipped. Returns the names of those that failed."""
     out.mkdir(parents=True, exist_ok=True)
-    told = any(case["settings"]["use_kv_events"] for case in named_cases.values())
+    by_events = any(case["settings"]["use_kv_events"] for case in named_cases.values())
     failed = []
-    with _nats() if told else contextlib.nullcontext():
-        os.environ["DYN_EVENT_PLANE"] = "nats" if told else "zmq"
+    with _nats() if by_events else contextlib.nullcontext():
+        os.environ["DYN_EVENT_PLANE"] = "nats" if by_events else "zmq"
         for name, case in named_cases.items():
             path = out / f"{name}.json.gz"
             if path.exists():

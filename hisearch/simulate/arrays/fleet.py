@@ -10,7 +10,8 @@ import numpy as np
 from hisearch.base.dtypes import I4
 from hisearch.base.policies import ADMISSIONS, AUTOSCALERS, ROUTERS
 from hisearch.kernels.layout import fleet as fl
-from hisearch.simulate.arrays.pool import record, records, trace_of
+from hisearch.simulate.arrays.pool import trace_of
+from hisearch.simulate.arrays.records import record, records
 from hisearch.simulate.arrays.routing import give_places, mixed, route_of, routing_arrays
 from hisearch.simulate.plans.fleet import FleetPlan, GiveUp, PoolPlan
 from hisearch.traces.agents import AgentArrays, gate_count, memberships

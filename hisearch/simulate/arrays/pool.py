@@ -13,18 +13,19 @@ from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.kernels.core import owners
 from hisearch.kernels.core.gap_bins import BINS
 from hisearch.kernels.layout import agents as al
-from hisearch.kernels.layout import costs as cost_layout
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import log as log_layout
 from hisearch.kernels.layout import schedulers_fields, sglang_fields
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tree as tree_layout
-from hisearch.latency.costs import DraftCosts, HostFloor, LateCosts, StepCosts
 from hisearch.simulate.arrays import agents as agent_arrays
+from hisearch.simulate.arrays import drafts as draft_arrays
 from hisearch.simulate.arrays import groups as group_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
+from hisearch.simulate.arrays.costs import kernel_costs, lockstep_arrays, scheduler_costs
+from hisearch.simulate.arrays.records import record, records
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.engine_rules import rules_in_force
@@ -48,25 +49,6 @@ _CHUNKING_POLICIES = {
     "first_come_first_served": la.FIRST_COME_FIRST_SERVED,
     "equal_progress": la.EQUAL_PROGRESS,
 }
-
-
-def records(count: int, dtype: np.dtype[Any]) -> Any:
-    """``count`` records of zeros."""
-    return np.zeros(count, dtype).view(np.recarray)
-
-
-def record(dtype: np.dtype[Any], **values: float) -> Any:
-    """One record with exactly these values, shape (1,).
-
-    Raises:
-        TypeError: a field is missing or unknown.
-    """
-    if set(values) != set(dtype.names or ()):
-        raise TypeError(f"fields differ: {sorted(set(values) ^ set(dtype.names or ()))}")
-    result = records(1, dtype)
-    for name, value in values.items():
-        result[name] = value
-    return result
 
 
 def entry_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
@@ -131,7 +113,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         reserve_full_prompt=engine.reserve_full_prompt,
         # Of all blocks: the pool has one more, which never holds KV.
         watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page + 1)),
-        **_draft_settings(plan),
+        **draft_arrays.settings(plan),
         capacity_policy=_CAPACITY_POLICIES[engine.capacity_policy],
         # Of no effect without chunks (MicroBatchScheduler: ctx_chunk_config is None).
         chunking_policy=_CHUNKING_POLICIES[engine.chunking_policy] if engine.chunked_prefill else 0,
@@ -146,19 +128,6 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         log=0,
         **_rules(plan),
     )
-
-
-def _draft_settings(plan: WorkerPlan) -> dict[str, int]:
-    """Settings of speculative decoding."""
-    speculation = plan.speculation
-    if speculation is None:
-        return {"draft_tokens": 0, "lookahead_tokens": 0, "reads_next_token": 0, "draft_seed": 0}
-    return {
-        "draft_tokens": speculation.draft_tokens,
-        "lookahead_tokens": speculation.lookahead_tokens,
-        "reads_next_token": speculation.reads_next_token,
-        "draft_seed": speculation.seed,
-    }
 
 
 def _conservativeness(plan: WorkerPlan) -> float:
@@ -197,80 +166,9 @@ def _host_pages(plan: WorkerPlan) -> int:
     return plan.host_capacity_tokens // plan.engine.page_size
 
 
-def kernel_costs(costs: StepCosts) -> cost_layout.Costs:
-    """The tables of step costs in the kernels' layout."""
-    skewed = costs.skew_s is not None or costs.late is not None
-    even = np.zeros(1)
-    attached = np.zeros((0, 0, 0, 0)) if costs.mixed_decode_s is None else costs.mixed_decode_s
-    prompts, befores, sequences, means = attached.shape
-    late = LateCosts(np.zeros((0, 0, 0)), 1.0) if costs.late is None else costs.late
-    lates, longs, contexts = late.shares.shape
-    floor = HostFloor() if costs.floor is None else costs.floor
-    draft = DraftCosts(0, 0.0) if costs.draft is None else costs.draft
-    return cost_layout.Costs(
-        host=record(
-            cost_layout.HOST_COST,
-            step_s=costs.host_s,
-            per_sequence_s=costs.host_per_sequence_s,
-            skewed=skewed,
-            mixed_prompts=prompts,
-            mixed_befores=befores,
-            mixed_sequences=sequences,
-            mixed_means=means,
-            late_sequences=lates,
-            late_longs=longs,
-            late_contexts=contexts,
-            late_ratio=late.ratio,
-            floor_step_s=floor.step_s,
-            floor_sequence_s=floor.per_sequence_s,
-            floor_pieces_s=floor.pieces_s,
-            floor_eager_s=floor.eager_s,
-            floor_graph_tokens=floor.graph_tokens,
-            draft_tokens=draft.tokens,
-            draft_share=draft.share,
-        ),
-        token_s=costs.token_s,
-        sequence_s=costs.sequence_s,
-        chunk_rate=costs.chunk_rate,
-        decode_s=costs.decode_s,
-        mixed_decode_s=np.ascontiguousarray(attached).ravel(),
-        prompt_s=np.zeros(2) if costs.prompt_s is None else costs.prompt_s,
-        skew_s=even if costs.skew_s is None else costs.skew_s,
-        late=np.ascontiguousarray(late.shares).ravel(),
-    )
-
-
-def _scheduler_costs(plan: WorkerPlan) -> StepCosts:
-    """Step costs of a single scheduler."""
-    seconds, lockstep = plan.costs.seconds, plan.costs.lockstep
-    return (
-        seconds._replace(token_s=lockstep.own_s)
-        if plan.scheduler_kind == "lockstep" and lockstep is not None
-        else seconds
-    )
-
-
-def _lockstep_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
-    """Costs that DP ranks share in a lockstep step, and the padding of their tokens; unused without DP ranks."""
-    lockstep = plan.costs.lockstep
-    if plan.scheduler_kind != "lockstep" or lockstep is None:
-        return {"shared_s": np.zeros(2), "lockstep_pad": np.zeros(0, np.int64)}
-    graphs = np.array(lockstep.graph_batches, np.int64)
-    sizes = np.arange(graphs[-1] + 1) if len(graphs) else np.zeros(0, np.int64)
-    padded = graphs[np.searchsorted(graphs, sizes)] if len(graphs) else sizes
-    return {"shared_s": np.ascontiguousarray(lockstep.shared_s), "lockstep_pad": padded.astype(np.int64)}
-
-
 def trace_of(trace: TraceArrays) -> fl.Trace:
     """A trace's arrays in the kernels' layout."""
     return fl.Trace(**{name: getattr(trace, name) for name in fl.Trace.FIELDS})
-
-
-def _a_token_earlier(trace: TraceArrays) -> TraceArrays:
-    """The trace with nodes that begin and end a token earlier: pages then differ by the token behind them."""
-    return trace._replace(
-        start_tokens=np.maximum(trace.start_tokens - 1, 0), end_tokens=np.maximum(trace.end_tokens - 1, 0)
-    )
 
 
 def request_records(count: int) -> Any:
@@ -376,8 +274,8 @@ def allocate(
     return la.Sim(
         config=settings,
         fleet=fleet,
-        trace=trace_of(_a_token_earlier(trace) if config.reads_next_token and config.hashes_ahead else trace),
-        seconds=kernel_costs(_scheduler_costs(plan)),
+        trace=trace_of(draft_arrays.trace_of(trace, config)),
+        seconds=kernel_costs(scheduler_costs(plan)),
         joules=kernel_costs(plan.costs.joules),
         attached_joules=kernel_costs(plan.costs.attached_joules or plan.costs.joules),
         requests=request_records(count),
@@ -412,13 +310,13 @@ def allocate(
         evict_heap=np.empty((trees, 2 * _most_leaves(plan, config, nodes) if radix or pools else 1), np.int32),
         pinned=pinned,
         ends_by_limit=ends_by_limit.astype(np.int8),
-        accepted=np.array([0.0] if plan.speculation is None else plan.speculation.accepted, np.float64),
+        accepted=draft_arrays.accepted(plan),
         owner_head=owner_head,
         owner=owner,
         next_owner=next_owner,
         pledged=np.zeros(len(trace.parent) if by_trtllm else 0, np.int64),
         stage_free_s=np.zeros((workers // config.schedulers, config.schedulers)),
-        **_lockstep_arrays(plan),
+        **lockstep_arrays(plan),
         event_heap=np.empty(workers, np.int32),
         counters=np.zeros(la.COUNTERS, np.int64),
         gaps=np.zeros(BINS, np.int64),

@@ -13,7 +13,7 @@ from hisearch.base.dtypes import I4
 from hisearch.base.policies import ROUTERS, UNLIMITED
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.traffic import flow
-from hisearch.simulate.arrays.pool import record, records
+from hisearch.simulate.arrays.records import record, records
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.specs.deployments.router_rules import router_rules_in_force
 from hisearch.specs.deployments.routing import RouterSpec

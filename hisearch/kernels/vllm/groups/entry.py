@@ -12,7 +12,9 @@ from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.vllm import entry as vllm
-from hisearch.kernels.vllm import groups_memory, groups_step, memory
+from hisearch.kernels.vllm import memory
+from hisearch.kernels.vllm.groups import memory as groups_memory
+from hisearch.kernels.vllm.groups import step as groups_step
 
 
 @kernel

@@ -10,7 +10,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.cache import block_table
 from hisearch.kernels.engine import schedulers
 from hisearch.kernels.traffic import lists
-from hisearch.kernels.vllm import groups_pool as pool
+from hisearch.kernels.vllm.groups import pool
 
 
 @kernel

@@ -6,7 +6,8 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.engine import schedulers
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
-from hisearch.kernels.vllm import groups_memory, memory, step
+from hisearch.kernels.vllm import memory, step
+from hisearch.kernels.vllm.groups import memory as groups_memory
 
 
 @kernel

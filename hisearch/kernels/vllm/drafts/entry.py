@@ -1,4 +1,4 @@
-"""vLLM with drafted tokens: the step rule of ``entry``, each step formed by itself; see ``drafts_step``."""
+"""vLLM with drafted tokens: the step rule of ``entry``, each step formed by itself; see ``step``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
-from hisearch.kernels.vllm import drafts_step, memory
 from hisearch.kernels.vllm import entry as vllm
+from hisearch.kernels.vllm import memory
+from hisearch.kernels.vllm.drafts import step as drafts_step
 
 
 @kernel

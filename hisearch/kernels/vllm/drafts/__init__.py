@@ -1,0 +1,4 @@
+"""vLLM with drafted tokens (speculative decoding): ``entry`` the engine, ``step`` its pass.
+
+Imports ``vllm`` and packages below it.
+"""

@@ -1,0 +1,74 @@
+"""From step costs to the kernels' arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hisearch.kernels.layout import costs as cost_layout
+from hisearch.latency.costs import DraftCosts, HostFloor, LateCosts, StepCosts
+from hisearch.simulate.arrays.records import record
+from hisearch.simulate.plans.plan import WorkerPlan
+
+
+def kernel_costs(costs: StepCosts) -> cost_layout.Costs:
+    """The tables of step costs in the kernels' layout."""
+    skewed = costs.skew_s is not None or costs.late is not None
+    even = np.zeros(1)
+    attached = np.zeros((0, 0, 0, 0)) if costs.mixed_decode_s is None else costs.mixed_decode_s
+    prompts, befores, sequences, means = attached.shape
+    late = LateCosts(np.zeros((0, 0, 0)), 1.0) if costs.late is None else costs.late
+    lates, longs, contexts = late.shares.shape
+    floor = HostFloor() if costs.floor is None else costs.floor
+    draft = DraftCosts(0, 0.0) if costs.draft is None else costs.draft
+    return cost_layout.Costs(
+        host=record(
+            cost_layout.HOST_COST,
+            step_s=costs.host_s,
+            per_sequence_s=costs.host_per_sequence_s,
+            skewed=skewed,
+            mixed_prompts=prompts,
+            mixed_befores=befores,
+            mixed_sequences=sequences,
+            mixed_means=means,
+            late_sequences=lates,
+            late_longs=longs,
+            late_contexts=contexts,
+            late_ratio=late.ratio,
+            floor_step_s=floor.step_s,
+            floor_sequence_s=floor.per_sequence_s,
+            floor_pieces_s=floor.pieces_s,
+            floor_eager_s=floor.eager_s,
+            floor_graph_tokens=floor.graph_tokens,
+            draft_tokens=draft.tokens,
+            draft_share=draft.share,
+        ),
+        token_s=costs.token_s,
+        sequence_s=costs.sequence_s,
+        chunk_rate=costs.chunk_rate,
+        decode_s=costs.decode_s,
+        mixed_decode_s=np.ascontiguousarray(attached).ravel(),
+        prompt_s=np.zeros(2) if costs.prompt_s is None else costs.prompt_s,
+        skew_s=even if costs.skew_s is None else costs.skew_s,
+        late=np.ascontiguousarray(late.shares).ravel(),
+    )
+
+
+def scheduler_costs(plan: WorkerPlan) -> StepCosts:
+    """Step costs of a single scheduler."""
+    seconds, lockstep = plan.costs.seconds, plan.costs.lockstep
+    return (
+        seconds._replace(token_s=lockstep.own_s)
+        if plan.scheduler_kind == "lockstep" and lockstep is not None
+        else seconds
+    )
+
+
+def lockstep_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
+    """Costs that DP ranks share in a lockstep step, and the padding of their tokens; unused without DP ranks."""
+    lockstep = plan.costs.lockstep
+    if plan.scheduler_kind != "lockstep" or lockstep is None:
+        return {"shared_s": np.zeros(2), "lockstep_pad": np.zeros(0, np.int64)}
+    graphs = np.array(lockstep.graph_batches, np.int64)
+    sizes = np.arange(graphs[-1] + 1) if len(graphs) else np.zeros(0, np.int64)
+    padded = graphs[np.searchsorted(graphs, sizes)] if len(graphs) else sizes
+    return {"shared_s": np.ascontiguousarray(lockstep.shared_s), "lockstep_pad": padded.astype(np.int64)}

@@ -1,0 +1,39 @@
+"""From drafted tokens to the kernels' arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hisearch.base.dtypes import F8
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.traces.compiled import TraceArrays
+
+
+def settings(plan: WorkerPlan) -> dict[str, int]:
+    """Fields of ``layout.sim.CONFIG`` for speculative decoding; 0 without."""
+    speculation = plan.speculation
+    return {
+        "draft_tokens": 0 if speculation is None else speculation.draft_tokens,
+        "lookahead_tokens": 0 if speculation is None else speculation.lookahead_tokens,
+        "reads_next_token": 0 if speculation is None else speculation.reads_next_token,
+        "draft_seed": 0 if speculation is None else speculation.seed,
+    }
+
+
+def accepted(plan: WorkerPlan) -> F8:
+    """Probability that the first 1, 2, … drafts are all accepted; of length 1 where nothing is drafted."""
+    return np.array([0.0] if plan.speculation is None else plan.speculation.accepted, np.float64)
+
+
+def trace_of(trace: TraceArrays, config: Any) -> TraceArrays:
+    """The trace as a pool of these settings has it.
+
+    Where the token behind a page is part of its identity, nodes begin and end a token earlier: pages then differ by it.
+    """
+    if not (config.reads_next_token and config.hashes_ahead):
+        return trace
+    return trace._replace(
+        start_tokens=np.maximum(trace.start_tokens - 1, 0), end_tokens=np.maximum(trace.end_tokens - 1, 0)
+    )
