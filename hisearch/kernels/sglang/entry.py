@@ -177,8 +177,11 @@ def form(sim, w, now):
         if not sim.config.resets_ratio_when_empty or idle.is_empty(sim, w):
             worker.ratio = initial_ratio(sim)
         # This pass may have cleared the full mark; the engine passes again and again.
-        for _ in range(idle.PASSES - 1):
+        worker.last = 0
+        for _ in range(idle.PASSES + sim.config.receive_interval - 2):
             if kind == 0 and worker.waiting > 0 and not (sim.tiers.jumps and idle.has_pending_events(sim, w)):
+                if worker.held_head >= 0:
+                    _poll_inbox(sim, w, now)
                 kind = _next_batch(sim, w, now, 0)
     worker.last = kind
     if kind == 0:

@@ -76,7 +76,6 @@ class SglangWorker:
         self._moment_s = -1.0
         self._retracted: list[LiveRequest] = []
         self._preempted: list[LiveRequest] = []
-        self._entering: list[LiveRequest] = []
 
     @property
     def most_outstanding(self) -> int:
@@ -141,9 +140,9 @@ class SglangWorker:
         self.unfinished += 1
 
     def _receive_arrivals(self) -> None:
-        """Queue arrivals if this pass receives: an idle engine does, and one with enough passes since the last time."""
-        if self.last is not None:
-            self.skipped += OTHER_WEIGHT if self.last.prefill else DECODE_WEIGHT
+        """Queue arrivals if this pass receives: with enough passes since the last time, or without requests."""
+        if self.last is not None or self.waiting:
+            self.skipped += OTHER_WEIGHT if self.last is not None and self.last.prefill else DECODE_WEIGHT
             if self.skipped < self.config.scheduler_recv_interval:
                 return
         self.skipped = 0
@@ -152,7 +151,7 @@ class SglangWorker:
             pinned = self.config.ignore_eos if request.pinned is None else request.pinned
             live = LiveRequest(request, min(request.max_output_tokens, longest), pinned=pinned, moment=self.moment)
             self.waiting.append(live)
-            self._entering.append(self.waiting[-1])
+            self.cache.begin_prefetch(live)
         self.inbox = []
 
     def form(self, now: float) -> Step | None:
@@ -170,9 +169,6 @@ class SglangWorker:
             self._moment_s = now
         self.clock.now_s = max(self.clock.now_s, now)
         self._receive_arrivals()
-        for live in self._entering:
-            self.cache.begin_prefetch(live)
-        self._entering = []
         batch = self._next_batch()
         idle = batch is None and (self.config.disable_overlap_schedule or self.last is None)
         if idle:
@@ -181,7 +177,10 @@ class SglangWorker:
                 self.ratio = self.config.initial_ratio
             self.last = None
             if self.waiting and not (self.config.jumps and self.next_event_s() is not None):
-                batch = self._next_batch() or self._next_batch()
+                for _ in range(1 + self.config.scheduler_recv_interval):
+                    if batch is None and self.inbox:
+                        self._receive_arrivals()
+                    batch = batch or self._next_batch()
                 if batch is None and self.next_event_s() is None:
                     raise RuntimeError(f"request {self.waiting[0].request.id} waits and can never be admitted")
         self.last = batch
