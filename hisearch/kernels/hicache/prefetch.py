@@ -155,9 +155,16 @@ def _give_up(sim, w, f):
 
 @kernel
 def _take_hit(sim, w, f):
-    """Take host memory for what storage has of fetch ``f``, and queue it to be read."""
+    """Take host memory for what storage has of fetch ``f``, and queue it to be read.
+
+    Since the query other workers may have had pages evicted from a store that is shared, or short: a read would end at
+    the first of them.
+    """
     fetch = sim.fetches[f]
     page = sim.config.page_tokens
+    now = sim.workers[w].now_s
+    end = fetch.begin + fetch.stored_tokens
+    fetch.stored_tokens = stores.look(sim, w, fetch.trace_node, fetch.begin, end, now)
     pages = fetch.stored_tokens // page
     pool = sim.trees[hicache_nodes.host_pool(sim, w)]
     if fetch.stored_tokens >= _least_tokens(sim):
@@ -175,7 +182,6 @@ def _take_hit(sim, w, f):
     fetch.taken = 1
     end = fetch.begin + fetch.stored_tokens
     longest = fetch.begin + fetch.wanted
-    now = sim.workers[w].now_s
     stores.use(sim, w, fetch.request, fetch.trace_node, fetch.begin, end, longest, now)
     servers.queue_fetch(sim, hl.SERVERS * w + hl.READER, f, now)
 
