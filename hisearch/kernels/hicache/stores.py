@@ -68,7 +68,7 @@ def look(sim, w, trace_node, begin, end, now):
 
 @kernel
 def use(sim, w, r, trace_node, begin, end, longest, now):
-    """Touch the pages in (begin, end], which the stores have, for request ``r``; its sequence has ``longest`` tokens."""
+    """Touch the pages in (begin, end], which the stores have, for ``r``, whose sequence has ``longest`` tokens."""
     at = begin
     while at < end:
         t, stored_tokens = next_stretch(sim, w, trace_node, at, end, now)

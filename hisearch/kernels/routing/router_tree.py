@@ -11,11 +11,11 @@ Rules: sglang-router 0.3.2, ``policies/tree.rs``: ``Tree.insert``, ``prefix_matc
 
 from __future__ import annotations
 
-import heapq
-
 import numpy as np
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.core.bits import bit_length
+from hisearch.kernels.core.heap import indexed_heap
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.routing import draws, prefix_index
 from hisearch.kernels.traffic import flow
@@ -163,30 +163,92 @@ def prune(fleet, k):
 
 
 @kernel
-def _leaves(fleet, route, k, m, below):
-    """Ends of the paths of member ``m`` as (stamp, trace node), and in ``below`` (M,) its nodes below each node."""
-    word, bit = prefix_index.column(route, fleet.members[m].place)
-    column = route.first + fleet.members[m].place
-    leaves = [(np.int64(0), np.int64(0)) for _ in range(0)]
-    for s in range(fleet.tree.shape[0] - 1, 0, -1):
-        if fleet.prefix_index[s, word] & bit:
-            below[fleet.trace.parent[s]] += 1
-            if below[s] == 0:
-                leaves.append((np.int64(fleet.stamps[s, column]), np.int64(s)))
-    return leaves
+def _goes_first(_state, a, b):
+    return a < b
 
 
 @kernel
-def _trim(fleet, route, k, m, most_tokens):
+def _keep_no_slot(_state, _leaf, _slot):
+    pass
+
+
+_, _push, _remove = indexed_heap(_goes_first, _keep_no_slot)
+
+
+@kernel
+def _leaf(fleet, s, column):
+    """Trace node ``s`` behind its stamp, by which leaves are ordered."""
+    return np.int64(fleet.stamps[s, column]) << 32 | np.int64(s)
+
+
+@kernel
+def _children(fleet):
+    """First child and next sibling of each trace node, shape (M,) both; 0: none."""
+    first_child = np.zeros(fleet.tree.shape[0], np.int32)
+    next_sibling = np.zeros(fleet.tree.shape[0], np.int32)
+    for s in range(fleet.tree.shape[0] - 1, 0, -1):
+        parent = fleet.trace.parent[s]
+        next_sibling[s] = first_child[parent]
+        first_child[parent] = s
+    return first_child, next_sibling
+
+
+@kernel
+def _holds_below(fleet, first_child, next_sibling, s, word, bit):
+    """Whether the member with that bit holds a child of trace node ``s``."""
+    child = first_child[s]
+    while child > 0:
+        if fleet.prefix_index[child, word] & bit:
+            return True
+        child = next_sibling[child]
+    return False
+
+
+@kernel
+def _leaves(fleet, route, large):
+    """Ends of the paths of the members whose bits are in ``large`` (words,), for all of them in one pass.
+
+    Returns (leaves, those of one member after another; (members + 1,) where each member's begin).
+    """
+    nodes = fleet.tree.shape[0]
+    ends = np.zeros((nodes, route.words), np.uint64)
+    begins = np.zeros(route.members + 1, np.int64)
+    for s in range(nodes - 1, 0, -1):
+        for word in range(route.words):
+            held = fleet.prefix_index[s, route.word + word]
+            ends[fleet.trace.parent[s], word] |= held
+            # Children come behind their parents: what they hold has been gathered.
+            bits = held & ~ends[s, word] & large[word]
+            ends[s, word] = bits
+            while bits:
+                begins[64 * word + bit_length(np.int64(bits & (~bits + np.uint64(1))))] += 1
+                bits &= bits - np.uint64(1)
+    for place in range(route.members):
+        begins[place + 1] += begins[place]
+    leaves = np.empty(begins[route.members], np.int64)
+    filled = begins.copy()
+    for s in range(1, nodes):
+        for word in range(route.words):
+            bits = ends[s, word]
+            while bits:
+                place = 64 * word + bit_length(np.int64(bits & (~bits + np.uint64(1)))) - 1
+                leaves[filled[place]] = _leaf(fleet, s, route.first + place)
+                filled[place] += 1
+                bits &= bits - np.uint64(1)
+    return leaves, begins
+
+
+@kernel
+def _trim(fleet, route, k, m, most_tokens, leaves, first_child, next_sibling):
     """Take whole nodes from the ends of the paths of ``m``, the lowest stamp first, until it holds few enough."""
     trace, model, member = fleet.trace, k // fl.SIDES, fleet.members[m]
     word, bit = prefix_index.column(route, member.place)
-    column = route.first + member.place
-    below = np.zeros(fleet.tree.shape[0], np.int32)
-    leaves = _leaves(fleet, route, k, m, below)
-    heapq.heapify(leaves)
-    while member.prefix_index_tokens > most_tokens and len(leaves) > 0:
-        _, bottom = heapq.heappop(leaves)
+    size = 0
+    for n in range(leaves.shape[0]):
+        size = _push(0, leaves, size, leaves[n])
+    while member.prefix_index_tokens > most_tokens and size > 0:
+        bottom = leaves[0] & (2**32 - 1)
+        size = _remove(0, leaves, size, 0)
         s = bottom
         while s > 0 and fleet.tree[s, model].bottom == bottom:
             fleet.prefix_index[s, word] &= ~bit
@@ -194,9 +256,8 @@ def _trim(fleet, route, k, m, most_tokens):
             if not _has_holder(fleet, route, s):
                 fleet.tree[s, model].bottom = -1
             s = np.int64(trace.parent[s])
-            below[s] -= 1
-        if s > 0 and below[s] == 0:
-            heapq.heappush(leaves, (np.int64(fleet.stamps[s, column]), s))
+        if s > 0 and not _holds_below(fleet, first_child, next_sibling, s, word, bit):
+            size = _push(0, leaves, size, _leaf(fleet, s, route.first + member.place))
     if not route.unmatched_to_fewest:
         flow.note_prefix(fleet, m)
 
@@ -206,13 +267,25 @@ def trim(fleet, k):
     """Trim the tree of every member of route ``k`` that holds more than ``max_tree_characters``."""
     route = fleet.routes[k]
     most_tokens = np.int64(route.max_tree_characters / route.characters_per_token)
+    large = np.zeros(route.words, np.uint64)
+    some = False
+    for place in range(route.members):
+        if fleet.members[fleet.at_place[route.first + place]].prefix_index_tokens > most_tokens:
+            word, bit = prefix_index.column(route, place)
+            large[word - route.word] |= bit
+            some = True
+    if not some:
+        return
+    if fleet.stamps.shape[0] == 0:
+        fleet.counters[fl.UNSTAMPED] = 1
+        return
+    first_child, next_sibling = _children(fleet)
+    leaves, begins = _leaves(fleet, route, large)
     for place in range(route.members):
         m = np.int64(fleet.at_place[route.first + place])
         if fleet.members[m].prefix_index_tokens > most_tokens:
-            if fleet.stamps.shape[0] == 0:
-                fleet.counters[fl.UNSTAMPED] = 1
-                return
-            _trim(fleet, route, k, m, most_tokens)
+            own = leaves[begins[place] : begins[place + 1]]
+            _trim(fleet, route, k, m, most_tokens, own, first_child, next_sibling)
 
 
 @kernel
