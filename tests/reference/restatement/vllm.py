@@ -72,7 +72,7 @@ class VllmConfig:
         """
         if config.get("offload") is not None:
             raise ValueError("offload: the connector is not restated")
-        others = ("max_model_len", "offload", *WINDOW_SETTINGS)
+        others = ("max_model_len", "offload", "speculation", *WINDOW_SETTINGS)
         settings = {key: value for key, value in config.items() if key not in others}
         return cls(**settings, rules=rules_of("vllm", version))
 
