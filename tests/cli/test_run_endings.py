@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -127,8 +128,8 @@ def test_one_of_a_thing_is_not_written_as_several(hisearch: Hisearch, workdir: P
     ran = hisearch("run", "small.yaml", "--out", "r", "--set", "spec.budget.simulations=1", "-v")
     assert "1 simulation, in" in ran.out
     assert "among 1 deployment simulated" in ran.out
-    for wrong in ("1 simulations", "1 deployments", "1 requests", "1 combinations", "1 trials"):
-        assert wrong not in ran.out + ran.err + (workdir / "r" / "report.html").read_text()
+    texts = ran.out + ran.err + (workdir / "r" / "report.html").read_text()
+    assert not re.search(r"(?<![\d.,])1 (simulations|deployments|requests|combinations|trials)\b", texts)
 
 
 def test_where_requests_are_rejected_and_nothing_else_fails_that_is_the_explanation(

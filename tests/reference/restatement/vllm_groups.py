@@ -42,7 +42,9 @@ class GroupsConfig(VllmConfig):
         """As ``VllmConfig.from_recording``; ``sliding_window`` is one group, ``hybrid_window`` two."""
         if config.get("offload") is not None:
             raise ValueError("offload: the connector is not restated")
-        settings = {key: value for key, value in config.items() if key not in ("offload", "speculation", *WINDOW_SETTINGS)}
+        settings = {
+            key: value for key, value in config.items() if key not in ("offload", "speculation", *WINDOW_SETTINGS)
+        }
         alone = config.get("sliding_window", 0)
         return cls(
             **settings,
