@@ -2,8 +2,8 @@
 
 import json
 import os
-import shlex
 import re
+import shlex
 from pathlib import Path
 
 import pandas as pd
