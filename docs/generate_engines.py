@@ -38,7 +38,8 @@ space says which release runs; where it is absent, the newest known one does.
 *Recordings* of the release's own scheduler are reproduced to the last step. TensorRT-LLM's needs a GPU: its rules were
 read in its source and pull requests, and no recording confirms them. Dates may be one candidate off. A release between
 two known ones follows the rules dated up to it, unrecorded; results say so. Dates were read in the sources of vLLM
-0.19.1 and 0.20.0 to 0.33.0, and of SGLang 0.5.9 to 0.5.23.
+0.19.1 and 0.20.0 to 0.33.0, and of SGLang 0.5.9 to 0.5.23; those of `resumes_as_new`, `unpins_loaded`,
+`outlives_own_preemption` and `relaxes_groups` come from pull requests alone.
 
 ## What changed
 
