@@ -182,6 +182,7 @@ def form(sim, w, now):
             if kind == 0 and worker.waiting > 0 and not (sim.tiers.jumps and idle.has_pending_events(sim, w)):
                 if worker.held_head >= 0:
                     _poll_inbox(sim, w, now)
+                    _begin_tier_work(sim, w, now)
                 kind = _next_batch(sim, w, now, 0)
     worker.last = kind
     if kind == 0:
