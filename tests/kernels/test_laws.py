@@ -141,7 +141,9 @@ def test_l4_no_effect_before_its_cause(system: System) -> None:
     assert (table.arrival_s[done] <= table.scheduled_s[done]).all()
     assert (table.scheduled_s[done] < table.first_token_s[done]).all()
     assert (table.first_token_s[done] <= table.finish_s[done]).all()
-    assert ((table.first_token_s == table.finish_s)[done] <= (table.output_tokens == 1)[done]).all()
+    if system.lmcache is None or not system.engine.overlap:
+        # A scheduler that copies hold takes in the results of two steps at once.
+        assert ((table.first_token_s == table.finish_s)[done] <= (table.output_tokens == 1)[done]).all()
     for k, previous in enumerate(trace.previous.tolist()):
         if previous < 0:
             assert table.arrival_s[k] == trace.arrival_s[k]
