@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hisearch.kernels.layout import sim as la
 from tests.kernels import tier_invariants
 from tests.kernels.invariants import check, check_at_rest, run_until
 from tests.kernels.systems import System, crowded, examples, sglang_engines, systems, vllm_engines
@@ -43,6 +44,13 @@ def test_tiers_are_consistent_wherever_a_run_stops(system: TieredSystem, stop: f
     finished = run_until(system)
     tier_invariants.check_at_rest(finished)
     tier_invariants.check(run_until(system, stop * float(max(finished.workers["event_s"]))))
+
+
+@examples(60)
+@given(system=tiered(limited_stores(), most_workers=4, mixed=False, versions=("0.5.23",)))
+def test_fetches_end_where_pages_are_evicted_behind_their_queries(system: TieredSystem) -> None:
+    """From 0.5.20 on a query's hits are read some passes later, by when other workers may have had them evicted."""
+    assert set(run_until(system).requests["outcome"].tolist()) <= {la.FINISHED, la.TOO_LARGE}
 
 
 @examples(200)
