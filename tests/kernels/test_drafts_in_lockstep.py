@@ -37,7 +37,7 @@ class Worker(DraftsWorker):
         return replace(super()._entry(live, share), decode=False)
 
 
-@examples(40)
+@examples(25)
 @given(
     seed=st.integers(0, 10_000), groups=st.integers(2, 4), capacity=st.integers(70, 130), overlap=st.booleans(),
     chunk=st.sampled_from([16, 64, 256]), padded=st.booleans(), count=st.integers(1, 4),

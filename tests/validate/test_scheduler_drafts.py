@@ -82,7 +82,7 @@ def document(seed: int, release: str) -> dict[str, Any]:
 
 
 @pytest.mark.property
-@examples(200)
+@examples(100)
 @given(seed=st.integers(0, 2**30), release=st.sampled_from(RELEASES))
 def test_kernels_decide_as_the_restatement(seed: int, release: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = write(tmp_path_factory.mktemp("drafts") / "case.json", document(seed, release))
@@ -92,7 +92,7 @@ def test_kernels_decide_as_the_restatement(seed: int, release: str, tmp_path_fac
 
 
 @pytest.mark.property
-@examples(60)
+@examples(40)
 @given(seed=st.integers(0, 2**30), share=st.sampled_from([0.0, 0.05, 0.5]))
 def test_steps_with_drafts_cost_what_the_plain_law_says(
     seed: int, share: float, tmp_path_factory: pytest.TempPathFactory
