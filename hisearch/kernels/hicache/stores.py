@@ -68,10 +68,12 @@ def look(sim, w, trace_node, begin, end, now):
 
 @kernel
 def use(sim, w, r, trace_node, begin, end, longest, now):
-    """Touch the pages in (begin, end], which the stores have, for ``r``, whose sequence has ``longest`` tokens."""
+    """Touch the pages behind ``begin``, up to ``end`` or a gap, for ``r``, whose sequence has ``longest`` tokens."""
     at = begin
     while at < end:
         t, stored_tokens = next_stretch(sim, w, trace_node, at, end, now)
+        if stored_tokens == 0:
+            break
         v = store_of(sim, w, t)
         store.touch(sim, v, trace_node, at, at + stored_tokens, now, sim.trace.priority[r])
         at += stored_tokens

@@ -27,7 +27,7 @@ def accepted(plan: WorkerPlan) -> F8:
     return np.array([0.0] if plan.speculation is None else plan.speculation.accepted, np.float64)
 
 
-def trace_of(trace: TraceArrays, config: Any) -> TraceArrays:
+def with_nodes_as_hashed(trace: TraceArrays, config: Any) -> TraceArrays:
     """The trace as a pool of these settings has it.
 
     Where the token behind a page is part of its identity, nodes begin and end a token earlier: pages then differ by it.

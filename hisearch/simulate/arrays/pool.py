@@ -274,7 +274,7 @@ def allocate(
     return la.Sim(
         config=settings,
         fleet=fleet,
-        trace=trace_of(draft_arrays.trace_of(trace, config)),
+        trace=trace_of(draft_arrays.with_nodes_as_hashed(trace, config)),
         seconds=kernel_costs(scheduler_costs(plan)),
         joules=kernel_costs(plan.costs.joules),
         attached_joules=kernel_costs(plan.costs.attached_joules or plan.costs.joules),

@@ -9,7 +9,7 @@ asynchronous engine knows neither: it goes on as if all drafts were accepted (``
 (``known``). Pages of rejected drafts are kept for what comes.
 
 Where ``hashes_ahead`` holds, a page is known by the token behind it too. The trace's nodes then begin and end a token
-earlier than its tokens do (``simulate.arrays.pool``), so that a page lies in the node of that token.
+earlier than its tokens do (``simulate.arrays.drafts``), so that a page lies in the node of that token.
 
 Source: ``v1/core/sched/scheduler.py``, ``v1/core/sched/async_scheduler.py``, ``v1/core/kv_cache_manager.py``. Held to
 account by ``tests.reference.restatement.vllm_drafts``.
