@@ -165,7 +165,7 @@ def decode_entries(result: Result) -> npt.NDArray[np.bool_]:
     if log.outputs is None:
         return decodes
     logged = log.outputs["decodes"]
-    return np.where(logged < 0, decodes, logged > 0)
+    return np.asarray(np.where(logged < 0, decodes, logged > 0))
 
 
 def _make_later_tokens(result: Result) -> npt.NDArray[np.bool_]:
