@@ -86,8 +86,8 @@ def token_entries(result: Result) -> TokenEntries:
     request = log.entries["request"]
     first = np.concatenate([[0], np.cumsum(table.output_tokens)])
     index = log.entries["computed"] + log.entries["tokens"] - table.input_tokens[request]
-    makes = (index >= 0) & (index < table.output_tokens[request])
-    makes &= ~_discarded_tokens(log, len(table.outcome))
+    kept = ~_discarded_tokens(log, len(table.outcome))
+    makes = (index >= 0) & (index < table.output_tokens[request]) & kept
     if log.outputs is not None:
         makes &= log.outputs["made"] < 0
     makers = np.flatnonzero(makes)
@@ -96,15 +96,15 @@ def token_entries(result: Result) -> TokenEntries:
     np.minimum.at(entry, first[request[makers]] + index[makers], makers)
     entry[entry == unset] = NOT_MADE
     if log.outputs is not None:
-        slots, makers = _counted_tokens(log, first)
+        slots, makers = _counted_tokens(log, first, kept)
         entry[slots] = makers
     return TokenEntries(first, entry)
 
 
-def _counted_tokens(log: StepLog, first: I8) -> tuple[I8, I8]:
-    """(slots, the entry that made each) of tokens whose entries say how many they made."""
+def _counted_tokens(log: StepLog, first: I8, kept: npt.NDArray[np.bool_]) -> tuple[I8, I8]:
+    """(slots, the entry that made each) of tokens whose entries say how many they made; ``kept`` (E,): not in vain."""
     assert log.outputs is not None
-    makers = np.flatnonzero(log.outputs["made"] > 0)
+    makers = np.flatnonzero((log.outputs["made"] > 0) & kept)
     request = log.entries["request"][makers]
     by_request = np.argsort(request, kind="stable")
     makers, request = makers[by_request], request[by_request]
