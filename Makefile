@@ -37,9 +37,9 @@ test: $(STAMP) ## Set up, then run what a change can break in a normal day
 	@$(BIN)/python -c '$(PREPARE)'
 	$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not slow"
 
-test-slow: $(STAMP) ## Run the rest: slow tests, and every property test at full count
+test-slow: $(STAMP) ## Run the rest: slow tests, and every property test at five times as many examples (all: HISEARCH_FULL=all)
 	@$(BIN)/python -c '$(PREPARE)'
-	HISEARCH_FULL=1 $(BIN)/python -m pytest -n auto --dist worksteal -q -m "slow or property"
+	HISEARCH_FULL=$(or $(HISEARCH_FULL),1) $(BIN)/python -m pytest -n auto --dist worksteal -q -m "slow or property"
 
 test-engines: $(STAMP) ## Install the modelled engines (7 GB, no GPU); 40 fresh cases of each and its parser against hisearch (half an hour)
 	$(BIN)/python tests/engines/record_and_compare.py

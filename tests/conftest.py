@@ -1,7 +1,7 @@
 """Property tests look at the same examples every time; at fresh ones with ``$HISEARCH_EXAMPLES`` set.
 
 So a change is told from luck. Tests by ``tests.kernels.systems.examples`` take its value for their number too. They
-look at a sixth of their examples unless ``$HISEARCH_FULL`` is set.
+look at a tenth of their examples, at half with ``$HISEARCH_FULL`` set, at all with it set to ``all``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ settings.load_profile("hisearch")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark property tests, which ``make test-slow`` runs at full count."""
+    """Mark property tests, of which ``make test-slow`` runs more examples."""
     for item in items:
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("property")

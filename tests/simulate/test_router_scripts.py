@@ -26,7 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "prefix_aware": {},
     "prefix_cache": {},
 }
-SCRIPTS = 1000 if "HISEARCH_FULL" in os.environ else 100
+SCRIPTS = {"": 60, "all": 1000}.get(os.environ.get("HISEARCH_FULL", ""), 300)
 SHAPE = TraceShape(requests=60, prompt_tokens=60, shared_prefixes=3, fork=0.3, repeat=0.3)
 
 

@@ -22,6 +22,8 @@ from hisearch.traces.reading.text import is_parquet, lines, open_text
 #: Levels of nested values that are looked into.
 _DEEPEST = 6
 _BATCH_ROWS = 4096
+#: Blank lines that a file may begin with.
+_MOST_BLANK = 1_000_000
 
 
 def container_of(path: Path) -> Literal["parquet", "json", "csv"]:
@@ -44,13 +46,15 @@ def _first_line(path: Path) -> str:
     """The first line that is not blank, without blanks before it.
 
     Raises:
-        TraceError: the file cannot be read, or is empty.
+        TraceError: the file cannot be read, or is empty, or begins with too many blank lines.
     """
     with open_text(path) as text:
-        first = next((line for line in lines(text, path) if line.strip()), None)
-    if first is None:
-        raise TraceError.at("no requests: the file is empty", path=path)
-    return first.lstrip()
+        for number, line in enumerate(lines(text, path)):
+            if line.strip():
+                return line.lstrip()
+            if number == _MOST_BLANK:
+                raise TraceError.at(f"no requests: the first {_MOST_BLANK:,} lines are blank", path=path)
+    raise TraceError.at("no requests: the file is empty", path=path)
 
 
 def table_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Fields]]:
