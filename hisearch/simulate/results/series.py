@@ -157,7 +157,7 @@ def decode_entries(result: Result) -> npt.NDArray[np.bool_]:
     computed, request = log.entries["computed"], log.entries["request"]
     beyond_prompt = computed >= result.requests.input_tokens[request]
     extra = computed >= (result.requests.input_tokens + result.requests.output_tokens - 1)[request]
-    decodes = np.select(
+    decodes: npt.NDArray[np.bool_] = np.select(
         [unknown, kind == la.MIXED_STEP],
         [single & (makes_later | extra), single & beyond_prompt],
         default=kind == la.DECODE_STEP,
