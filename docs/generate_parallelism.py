@@ -13,13 +13,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.speed.cases import CASES, plan_of  # noqa: E402
-from hisearch.latency.device_memory.plan import DoesNotFit  # noqa: E402
-from hisearch.score.energy import mean_w  # noqa: E402
-from hisearch.simulate import simulate  # noqa: E402
-from hisearch.specs.documents.catalogue import Catalogue  # noqa: E402
-from hisearch.traces.compiler import compile_trace  # noqa: E402
-from hisearch.traces.generate import generate_trace  # noqa: E402
+from benchmarks.speed.cases import CASES, plan_of
+from hisearch.latency.device_memory.plan import DoesNotFit
+from hisearch.score.energy import mean_w
+from hisearch.simulate import simulate
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.traces.compiler import compile_trace
+from hisearch.traces.generate import generate_trace
 
 ACCELERATORS = 2048
 #: (tensor_parallel, pipeline_parallel)

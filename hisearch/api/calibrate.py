@@ -1,19 +1,5 @@
 """Latency profiles from measurements: ``hisearch.api.calibrate.calibrate_own(...)``, all that ``calibrate`` does."""
 
-from hisearch.calibrate.profiles import (
-    Calibrated,
-    LoggedWorker,
-    calibrate_aiconfigurator,
-    calibrate_own,
-    calibrate_shipped,
-    calibrate_steps,
-)
+from hisearch.calibrate.profiles import Calibrated, LoggedWorker, calibrate_own, calibrate_steps
 
-__all__ = [
-    "Calibrated",
-    "LoggedWorker",
-    "calibrate_aiconfigurator",
-    "calibrate_own",
-    "calibrate_shipped",
-    "calibrate_steps",
-]
+__all__ = ["Calibrated", "LoggedWorker", "calibrate_own", "calibrate_steps"]
