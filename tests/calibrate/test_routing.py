@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.calibrate import aic_tables
 from hisearch.calibrate.routing import measured, power_law
 from hisearch.latency.laws.moe import TILE_TOKENS, Experts, dealt
+from refit import aic_tables
 from refit.aic_files import NAMES
 
 

@@ -14,7 +14,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisearch.calibrate import hosts
 from hisearch.latency.served_errors import SHARES, EngineErrors
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 from hisearch.specs.machines.host import RANGES, HostTimes
@@ -22,6 +21,7 @@ from hisearch.validate.silicon.conditions import conditions_of
 from hisearch.validate.silicon.pricing import EngineTimes, Pricer
 from hisearch.validate.silicon.report import START_UP
 from hisearch.validate.silicon.rows import read_rows
+from refit import hosts
 from refit.host_fit.cases import (
     OF_LAWS,
     OF_TABLES,
