@@ -13,7 +13,7 @@ from hisearch.cli.verbs import observe as observing
 from hisearch.specs.wording import format_percent
 
 if TYPE_CHECKING:
-    from hisearch.api.calibrate import Calibrated
+    from hisearch.calibrate.profiles import Calibrated
     from hisearch.specs.base import EngineName
 
 
@@ -58,13 +58,13 @@ def operators(
     The laws are those of one accelerator under one engine. Each states its error on shapes that were left out of its
     fit. --json prints those instead of the profile.
     """
-    from hisearch.api import calibrate as api
+    from hisearch.calibrate.profiles import calibrate_own
     from hisearch.cli import output as out
     from hisearch.specs.base import ENGINE_TITLES
 
     options.check_places(output)
     options.check_choice("--engine", engine, ENGINE_TITLES)
-    calibrated = api.calibrate_own(
+    calibrated = calibrate_own(
         folder,
         accelerator=accelerator,
         engine=cast("EngineName", engine),
@@ -105,7 +105,7 @@ def steps(
     The profile prices that model on that accelerator, split and format alone. It states its error for steps of prompts,
     of decodes and of both, each on parts of the log that were left out of the fit. --json prints those instead of it.
     """
-    from hisearch.api.calibrate import LoggedWorker, calibrate_steps
+    from hisearch.calibrate.profiles import LoggedWorker, calibrate_steps
     from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES
 
     options.check_places(output)
