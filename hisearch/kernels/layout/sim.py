@@ -34,7 +34,7 @@ from hisearch.kernels.layout import kv_groups as gl
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.layout.costs import Costs
 from hisearch.kernels.layout.fleet import Fleet, Trace
-from hisearch.kernels.layout.log import ENTRY_LOG, STEP_LOG
+from hisearch.kernels.layout.log import ENTRY_LOG, OUTPUT_LOG, STEP_LOG
 from hisearch.kernels.layout.tree import NODE, NODE_RANK, TREE
 
 # Engines.
@@ -300,6 +300,7 @@ class Sim(Handle):
     event_heap (W,). counters (COUNTERS,).
     gaps (BINS,): inter-token latencies (see ``gaps``).
     log_steps, log_entries, log_lost: the log, empty where it is off; lost are preempted or retracted requests.
+    log_outputs: beside log_entries, with drafted tokens alone.
     """
 
     FIELDS: ClassVar[dict[str, Any]] = {
@@ -389,5 +390,6 @@ class Sim(Handle):
         "gaps": Array("i8", 1),
         "log_steps": Array(STEP_LOG, 1),
         "log_entries": Array(ENTRY_LOG, 1),
+        "log_outputs": Array(OUTPUT_LOG, 1),
         "log_lost": Array("i4", 1),
     }
