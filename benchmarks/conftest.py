@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.speed.cases import CASES, plan_of
+from hisearch.api.bench.cases import CASES, plan_of
 from hisearch.api.deployments.workload import load_trace
 from hisearch.kernels.fleet import cluster
 from hisearch.simulate.engine import allocate, node_limit, prepare

@@ -1,9 +1,9 @@
-"""``pytest benchmarks``: the simulations of ``benchmarks.speed`` under pytest-benchmark, for comparing two versions."""
+"""``pytest benchmarks``: the simulations of ``hisearch bench`` under pytest-benchmark, for comparing two versions."""
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks.speed import CASES, default_names, simulation_of
+from hisearch.api.bench import CASES, default_names, simulation_of
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -5,15 +5,11 @@ python docs/generate_parallelism.py
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.speed.cases import CASES, plan_of
+from hisearch.api.bench.cases import CASES, plan_of
 from hisearch.latency.device_memory.plan import DoesNotFit
 from hisearch.score.energy import mean_w
 from hisearch.simulate import simulate

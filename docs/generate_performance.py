@@ -5,7 +5,7 @@ Usage::
     python docs/generate_performance.py                    # measures everything, prints the page
     python docs/generate_performance.py --write            # measures everything, writes docs/performance.md
     python docs/generate_performance.py --write --trace F  # with the trace file of mooncake-conversation
-    python docs/generate_performance.py --write --from F   # from the output of `python -m benchmarks.speed --json`
+    python docs/generate_performance.py --write --from F   # from the output of `hisearch bench --json`
 """
 
 from __future__ import annotations
@@ -17,12 +17,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from hisearch.api import bench
 
-from benchmarks import speed as bench  # noqa: E402
-
-TARGET = ROOT / "docs" / "performance.md"
+TARGET = Path(__file__).resolve().parent / "performance.md"
 
 #: What the page asks of a benchmark: most seconds (median), most bytes.
 GOALS_S = {
@@ -35,7 +32,7 @@ Row = dict[str, Any]
 
 
 def measured(trace: str | None, repeat: int) -> dict[str, Any]:
-    """What ``python -m benchmarks.speed --json`` of every benchmark at hand gives."""
+    """What ``hisearch bench --json`` of every benchmark at hand gives."""
     rows = []
     for name in [*bench.default_names(trace), bench.COMPILE]:
         print(f"measuring {name}", file=sys.stderr, flush=True)
@@ -196,7 +193,7 @@ def main() -> None:
     """Measure or read, then print the page or write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help=f"write {TARGET.name} instead of printing it")
-    parser.add_argument("--from", dest="results", type=Path, help="JSON of `python -m benchmarks.speed --json`")
+    parser.add_argument("--from", dest="results", type=Path, help="JSON of `hisearch bench --json`")
     parser.add_argument("--trace", help="trace file of mooncake-conversation")
     parser.add_argument("--repeat", type=int, default=7, help="timed runs of each benchmark")
     chosen = parser.parse_args()

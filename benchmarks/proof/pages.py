@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.proof.curves import OURS, SHARE, Curves, Proof
-from benchmarks.speed import machine
+from hisearch.api.bench import machine
 from hisearch.api.run_folder import write_text
 
 #: A study's tables lie between a line with its name and this one.

@@ -2,6 +2,6 @@
 
 ``deployments`` and ``studies`` hold the inputs and their results; ``fleet_study`` joins studies of several models.
 ``run_folder`` reads and writes run folders, ``provenance`` says where their figures come from. ``compare``
-(with ``fronts``), ``dashboard`` and ``verify`` implement one verb each. ``hisearch`` exports the public names. Imports
-everything but ``cli``.
+(with ``fronts``), ``dashboard``, ``verify`` and ``bench`` implement one verb each. ``hisearch`` exports the public
+names. Imports everything but ``cli``.
 """

@@ -14,6 +14,7 @@ from hisearch.cli.output import renamed_keys_noted
 from hisearch.cli.streams import leavable_streams
 from hisearch.cli.verbs import (
     advise,
+    bench,
     calibrate,
     catalogue,
     compare,
@@ -77,6 +78,7 @@ app.command("doctor")(doctor.doctor)
 app.command("list")(catalogue.list_)
 app.command("schema")(catalogue.schema)
 app.add_typer(calibrate.app, name="calibrate")
+app.command("bench")(bench.bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -20,7 +20,7 @@ from tests.cli.conftest import Hisearch
 
 VERBS = (
     "run", "size", "simulate", "trace", "report", "export", "verify", "dashboard", "compare", "doctor", "list",
-    "schema", "calibrate",
+    "schema", "calibrate", "bench",
 )  # fmt: skip
 
 #: Modules that the command may not import before it knows its verb.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.speed.cases import CASES, Run, generator_of, plan_of, replay, simulation_of
+from hisearch.api.bench.cases import CASES, Run, generator_of, plan_of, replay, simulation_of
 from hisearch.specs.documents.catalogue import Catalogue
 
 if TYPE_CHECKING:

@@ -1,38 +1,30 @@
-"""``python -m benchmarks.speed``: its form, not its figures."""
+"""``hisearch bench``: its form, not its figures."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from benchmarks import speed as bench
-from benchmarks.speed import comparisons, latency
-from benchmarks.speed.cases import plan_of
+from hisearch.api import bench
+from hisearch.api.bench import comparisons, latency
+from hisearch.api.bench.cases import plan_of
 from hisearch.specs.documents.catalogue import Catalogue
+from tests.cli.conftest import Hisearch
 
 _KEYS = {"name", "requests", "steps", "wall_s", "requests_per_s", "peak_rss_bytes"}
-_ROOT = Path(__file__).parents[1]
-
-
-def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command."""
-    command = [sys.executable, "-m", "benchmarks.speed", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=_ROOT)
+_ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_json_form() -> None:
-    ran = call("chat-multiturn", "import", "--repeat", "2", "--json", "--quiet")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    printed = json.loads(ran.stdout)
-    simulated, started = printed["benchmarks"]
+def test_json_form(hisearch: Hisearch) -> None:
+    ran = hisearch("bench", "chat-multiturn", "import", "--repeat", 2, "--json", "--quiet")
+    assert (ran.code, ran.err) == (0, "")
+    simulated, started = ran.json["benchmarks"]
     for row in (simulated, started):
         assert set(row) >= _KEYS
         assert row["wall_s"]["min"] <= row["wall_s"]["median"] <= row["wall_s"]["max"]
@@ -40,8 +32,8 @@ def test_json_form() -> None:
     assert simulated["requests_per_s"] == pytest.approx(simulated["requests"] / simulated["wall_s"]["median"])
     assert simulated["steps"] > 0
     assert (started["requests"], started["steps"], started["requests_per_s"]) == (None, None, None)
-    assert printed["machine"]["cores"] >= 1
-    assert set(printed["machine"]["versions"]) == {"python", "hisearch", "numba", "numpy"}
+    assert ran.json["machine"]["cores"] >= 1
+    assert set(ran.json["machine"]["versions"]) == {"python", "hisearch", "numba", "numpy"}
 
 
 def test_step_costs_are_timed_whatever_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,20 +54,20 @@ def test_stage_1_is_timed_on_a_thousand_combinations() -> None:
 
 
 @pytest.mark.slow
-def test_table_and_verdict() -> None:
-    ran = call("import", "long-prompts-vllm", "--repeat", "1")
-    assert "peak RSS (MiB)" in ran.stdout
-    assert "long-prompts-vllm: " in ran.stdout
-    assert "(time, long over short; goal: at most 2" in ran.stdout
-    assert "import, 1 times" in ran.stderr
+def test_table_and_verdict(hisearch: Hisearch) -> None:
+    ran = hisearch("bench", "import", "long-prompts-vllm", "--repeat", 1)
+    assert "peak RSS (MiB)" in ran.out
+    assert "long-prompts-vllm: " in ran.out
+    assert "(time, long over short; goal: at most 2" in ran.out
+    assert "import, 1 times" in ran.err
 
 
-def test_unknown_names_and_files() -> None:
-    assert call("warp").returncode == 2
-    assert call("import", "--trace", "x.jsonl").returncode == 2
-    missing = call("mooncake-conversation", "--trace", "nowhere.jsonl", "-q")
-    assert missing.returncode == 1
-    assert "benchmark mooncake-conversation failed: no file at nowhere.jsonl" in missing.stderr
+def test_unknown_names_and_files(hisearch: Hisearch) -> None:
+    assert hisearch("bench", "warp").code == 2
+    assert hisearch("bench", "import", "--trace", "x.jsonl").code == 2
+    missing = hisearch("bench", "mooncake-conversation", "--trace", "nowhere.jsonl", "-q")
+    assert missing.code == 1
+    assert "benchmark mooncake-conversation failed: no file at nowhere.jsonl" in missing.err
     with pytest.raises(ValueError, match="no benchmark 'warp'"):
         bench.measure("warp")
     with pytest.raises(ValueError, match="repeat"):

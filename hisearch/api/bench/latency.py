@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.speed.comparisons import Comparison, Point
+from hisearch.api.bench.comparisons import Comparison, Point
 from hisearch.specs.documents.catalogue import Catalogue
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A benchmark's own process: ``python -m benchmarks.speed.process NAME REPEAT [TRACE]``.
+"""A benchmark's own process: ``python -m hisearch.api.bench.process NAME REPEAT [TRACE]``.
 
 The measurement goes to standard output as JSON.
 """
@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed import COMPILE, IMPORT, STUDIES, TRACE
-from benchmarks.speed.cases import CASES, compiling, simulation_of
-from benchmarks.speed.comparisons import COMPARISONS, Comparison, Point, time_in_turns
-from benchmarks.speed.latency import SCREEN, STEP_COST, screening, step_cost
+from hisearch.api.bench import COMPILE, IMPORT, STUDIES, TRACE
+from hisearch.api.bench.cases import CASES, compiling, simulation_of
+from hisearch.api.bench.comparisons import COMPARISONS, Comparison, Point, time_in_turns
+from hisearch.api.bench.latency import SCREEN, STEP_COST, screening, step_cost
 from hisearch.specs.documents.catalogue import Catalogue
 
 #: Runs of a command before the timed ones.
@@ -30,7 +30,7 @@ STUDY_WORKERS = 2
 
 #: The program timed by ``compile``: kernels of all engines, and a first simulation.
 _FIRST_SIMULATION = (
-    "from benchmarks.speed import simulation_of; from hisearch.simulate.engine import prepare; "
+    "from hisearch.api.bench import simulation_of; from hisearch.simulate.engine import prepare; "
     "prepare([('sglang', None), ('vllm', None), ('trtllm', None)]); simulation_of('chat-multiturn', limit=100)()"
 )
 

@@ -1,15 +1,13 @@
-"""``python -m benchmarks.speed [NAME]…``: how fast hisearch is on this machine."""
+"""``hisearch bench``: how fast it is on this machine."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-from benchmarks import speed
-from hisearch.cli import options, output
+from hisearch.cli import options
 from hisearch.cli.compilation import note_compilation
 
 #: Benchmarks that take ``--trace``.
@@ -33,27 +31,27 @@ def bench(
     which runs only when named, a first simulation with an empty kernel cache. `study-coder-6h`, likewise, is a whole
     study on two threads, once; its requests are those that all its simulations replay together.
     """
-    known_names = speed.names()
+    from hisearch.api import bench as benchmarks
+    from hisearch.cli import output
+
+    known_names = benchmarks.names()
     for name in names or ():
         if name not in known_names:
             raise typer.BadParameter(f"no benchmark '{name}'; known: {', '.join(known_names)}", param_hint="NAME")
     trace_names = [name for name in names or _OWN_TRACES[:1] if name in _OWN_TRACES]
     if trace is not None and len(trace_names) != 1:
         raise typer.BadParameter(f"goes with one of {', '.join(_OWN_TRACES)}", param_hint="--trace")
-    chosen = names or speed.default_names(trace)
-    if not quiet and any(name in speed.CASES or name in speed.COMPARISONS for name in chosen):
+    chosen = names or benchmarks.default_names(trace)
+    if not quiet and any(name in benchmarks.CASES or name in benchmarks.COMPARISONS for name in chosen):
         note_compilation()
     results = []
     for name in chosen:
         if not quiet:
-            output.note(f"{name}, {'once' if name in speed.ONCE else f'{repeat} times'}")
+            output.note(f"{name}, {'once' if name in benchmarks.ONCE else f'{repeat} times'}")
         own_trace = trace if name in trace_names else None
-        try:
-            results.append(speed.measure(name, repeat, own_trace).to_dict())
-        except ValueError as error:
-            sys.exit(str(error))
+        results.append(benchmarks.measure(name, repeat, own_trace).to_dict())
     if as_json:
-        output.print_json({"benchmarks": results, "machine": speed.machine()})
+        output.print_json({"benchmarks": results, "machine": benchmarks.machine()})
         return
     output.records([_row(row) for row in results])
     for line in _verdicts(results):
@@ -83,7 +81,3 @@ def _verdicts(results: list[dict[str, Any]]) -> Iterator[str]:
 
 def _count(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
-
-
-if __name__ == "__main__":
-    typer.run(bench)

@@ -19,9 +19,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.cases import CASES, Case, simulation_of
-from benchmarks.speed.comparisons import COMPARISONS, THREADS, enough_cores, spread
-from benchmarks.speed.latency import SCREEN, STEP_COST
+from hisearch.api.bench.cases import CASES, Case, simulation_of
+from hisearch.api.bench.comparisons import COMPARISONS, THREADS, enough_cores, spread
+from hisearch.api.bench.latency import SCREEN, STEP_COST
 from hisearch.specs.wording import unknown
 
 __all__ = ["CASES", "COMPARISONS", "COMPILE", "IMPORT", "ONCE", "SCREEN", "STEP_COST", "STUDIES", "TRACE", "Case",
@@ -37,8 +37,6 @@ STUDIES = {"study-coder-6h": "coder-6h"}
 
 #: Benchmarks that run once, without a warm-up, and only when named.
 ONCE = frozenset({COMPILE, *STUDIES})
-
-_ROOT = Path(__file__).resolve().parents[2]
 
 #: Packages whose versions ``machine`` states.
 _PACKAGES = ("hisearch", "numba", "numpy")
@@ -133,11 +131,8 @@ def measure(name: str, repeat: int = 7, trace: str | None = None) -> Measurement
         raise ValueError(f"no benchmark '{name}'{unknown(name, names())}")
     if repeat < 1:
         raise ValueError(f"repeat must be at least 1, not {repeat}")
-    command = [sys.executable, "-m", "benchmarks.speed.process", name, str(repeat), *([trace] if trace else [])]
-    # Wherever it is called from, the process imports this package.
-    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    environment = os.environ | {"PYTHONPATH": path}
-    finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    command = [sys.executable, "-m", "hisearch.api.bench.process", name, str(repeat), *([trace] if trace else [])]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode != 0:
         last = finished.stderr.strip().splitlines()[-1:] or [f"exit code {finished.returncode}"]
         raise ValueError(f"benchmark {name} failed: {last[0]}")
