@@ -83,7 +83,7 @@ hardware: $(STAMP) ## Compute the tables and figures of docs/hardware.md (needs 
 	$(BIN)/python docs/generate_hardware.py --write
 
 profiles: $(STAMP) ## Refit the shipped latency profiles (aiconfigurator-core, or TABLES=FOLDER of it; FORMER=FOLDER: 0.8.0)
-	$(BIN)/hisearch calibrate $(TABLES) --shipped profiles/latency $(if $(FORMER),--former $(FORMER))
+	$(BIN)/python -m refit profiles profiles/latency $(if $(TABLES),--tables $(TABLES)) $(if $(FORMER),--former $(FORMER))
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -36,7 +36,7 @@ import mlperf_table
 import yaml
 from silicon_tables import block, disaggregated, figures, percent, table
 
-from hisearch.calibrate.hosts import with_hosts
+from hisearch.base.one_thread import on_one_thread
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.latency.measured import operator_tables
 from hisearch.specs.documents.catalogue import Catalogue
@@ -48,11 +48,16 @@ from hisearch.validate.cache_settings import CacheSettings
 from hisearch.validate.e2e import validate_cases
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from refit.host_fit.run import fit_hosts, write_judged  # noqa: E402
+from refit.hosts import FILE as HOSTS  # noqa: E402
+from refit.hosts import with_hosts  # noqa: E402
+
 FRONT, PAGE, IMAGES = (ROOT / "docs" / name for name in ("accuracy.md", "accuracy-details.md", "images"))
 PROFILES = ROOT / "profiles" / "latency"
-HOSTS = ROOT / "hisearch" / "calibrate" / "host_times.yaml"
 ERRORS = ROOT / "hisearch" / "latency" / "served_errors.yaml"
-#: What the last fit of host work came to (``hisearch calibrate hosts --json``).
+#: What the last fit of host work came to (``python -m refit hosts --json``).
 JUDGED = ROOT / "docs" / "host_fit.json"
 BEGIN, END = "<!-- {}: written by docs/generate_accuracy.py -->", "<!-- {}: end -->"
 
@@ -240,10 +245,10 @@ def hosts(data: Data) -> str:
         files = there(sorted((data.validation / "silicon").glob("*.csv")), f"runs in {data.validation / 'silicon'}")
         folder = there([data.validation / "vllm_open_loop"], f"runs in {data.validation / 'vllm_open_loop'}")[0]
         served = there(sorted((data.validation / "vllm_e2e").glob("*/")), f"cases in {data.validation / 'vllm_e2e'}")
-        given = [part for file in files for part in ("--silicon", file)]
-        given += ["--open-loop", folder, *(part for case in served for part in ("--served", case))]
-        judged = hisearch("calibrate", "hosts", *given, "-o", HOSTS, "--errors", ERRORS)
-        JUDGED.write_text(json.dumps(judged, indent=1) + "\n", encoding="utf-8")
+        judged = on_one_thread(fit_hosts)(files, [folder], served, processes=2)
+        write_judged(judged, HOSTS, ERRORS, ", ".join(path.name for path in (*files, folder, *served)))
+        figures = {"runs": judged.runs, "errors": judged.errors, "coverage": judged.coverage}
+        JUDGED.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
         carry_hosts()
     return host_tables.details(_judged(), yaml.safe_load(HOSTS.read_text(encoding="utf-8")))
 

@@ -7,7 +7,6 @@ Each model is searched by a study of its own, in a folder of its own. Their fron
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ from hisearch.api.run_folder import (
     check_unused,
     check_writable,
     default_run_dir,
+    plain,
     replace_with,
     write_text,
     write_tree,
@@ -357,7 +357,7 @@ class FleetResult(Shown):
         """Write the run folder's own documents: ``fleet.json``, ``front.csv``, ``report.html``, ``recommended/``."""
         from hisearch.report.pages.fleet_page import render_fleet
 
-        write_text(self.run_dir / RESULT, json.dumps(_plain(self.to_dict()), indent=2) + "\n")
+        write_text(self.run_dir / RESULT, json.dumps(plain(self.to_dict()), indent=2) + "\n")
         frame = self.to_pandas()
         replace_with(self.run_dir / "front.csv", lambda path: frame.to_csv(path, index=False))
         write_text(self.run_dir / REPORT, render_fleet(self.report_input()))
@@ -376,12 +376,3 @@ class FleetResult(Shown):
                 result.export_trial(trial, folder / name)
             except ExportError as error:
                 write_text(folder / f"{name}.txt", f"This part was not exported: {error}\n")
-
-
-def _plain(data: Any) -> Any:
-    """Plain values for JSON; numbers that are not finite become null."""
-    if isinstance(data, dict):
-        return {key: _plain(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_plain(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data

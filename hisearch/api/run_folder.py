@@ -32,11 +32,13 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
+import math
 import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -254,3 +256,24 @@ def open_database(folder: Path, study: str, problem: Problem, storage: str | Non
         name = f"{study} {folder.absolute().name} {uuid.uuid4().hex[:8]}"
     write_text(record, json.dumps({"storage": without_secrets(storage), "study": name}, indent=2) + "\n")
     return StudyDatabase(storage, name, problem)
+
+
+def plain(data: Any) -> Any:
+    """``data`` in values that JSON knows: dataclasses as objects, paths as text, infinite and missing numbers as null.
+
+    Raises:
+        TypeError: a value that has no such form.
+    """
+    if data is None or isinstance(data, bool | int | str):
+        return data
+    if isinstance(data, float):
+        return float(data) if math.isfinite(data) else None
+    if isinstance(data, Path):
+        return str(data)
+    if is_dataclass(data) and not isinstance(data, type):
+        return plain(asdict(data))
+    if isinstance(data, Mapping):
+        return {str(key): plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [plain(value) for value in data]
+    raise TypeError(f"no JSON form for {type(data).__name__}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +25,6 @@ from hisearch.specs.machines.laws import (
     GemmTerms,
     LawsSpec,
     LawTerms,
-    MoeTerms,
     PrefillTerms,
     SparseTerms,
 )
@@ -231,18 +229,6 @@ def sparse_attention(
     return laws
 
 
-def experts(
-    formats: Iterable[str], target: Target, frame: pd.DataFrame, source: str, report: Callable[[str], None]
-) -> dict[str, MoeTerms]:
-    """Laws of experts in ``formats`` on one table; ``frame`` has the columns of ``moe``."""
-    laws = {}
-    for dtype in formats:
-        rows = frame[frame["dtype"] == dtype]
-        laws[dtype] = families.moe(rows, FORMATS[dtype], target.sheet(FORMATS[dtype].rate), source)
-        report(f"moe {dtype} of former versions, {source}")
-    return laws
-
-
 def _order(name: str, dtype: str, choices: list[Measured], lender: EngineName | None) -> list[Measured]:
     """The engine's own tables first, or the lender's; for products of narrow operands, the fastest on average.
 
@@ -328,8 +314,3 @@ def _notes(target: Target) -> str:
         "relative_error is the largest median of dense products and attention in bf16. Host times are assumed, CUDA "
         "graphs' batches are the engine's defaults; norms, activation and sampling keep the roofline's assumed terms."
     )
-
-
-def newest_version(tables: Tables) -> str:
-    """The engine's version by its GEMM table's folder."""
-    return Path(tables.sources["gemm"]).parent.name

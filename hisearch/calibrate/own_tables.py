@@ -77,11 +77,6 @@ def read_own(folder: Path) -> Tables:
     return Tables(frames, sources)
 
 
-def is_own(folder: Path) -> bool:
-    """Whether the folder has a table in the form above."""
-    return any(path.exists() for name in COLUMNS for path in paths_of(folder, name))
-
-
 def paths_of(folder: Path, name: str) -> tuple[Path, Path]:
     """The files that a table may be in."""
     return folder / f"{name}.csv", folder / f"{name}.parquet"

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.calibrate.boards import BOARDS
 from hisearch.calibrate.build import Measured, Target, build_profile
-from hisearch.calibrate.former import former_folder
 from hisearch.calibrate.own_tables import FASTEST, SLOWEST, check_fit_for, read_own
 from hisearch.calibrate.served.front_end import FrontEndFit
-from hisearch.calibrate.shipped import ENGINES, data_folder, fit_shipped
 from hisearch.calibrate.step_fit import RegimeNoise, fit_steps
 from hisearch.calibrate.step_log import StepLog, read_step_logs
 from hisearch.calibrate.writing import profile_yaml
@@ -26,31 +22,12 @@ from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.host import EngineOverhead
-from hisearch.specs.machines.profile import AicNames, LatencyProfileSpec, ProfileChoice
+from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.machines.regression import Regime, StepRegression
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.wording import format_percent
 
-__all__ = ["Calibrated", "LoggedWorker", "calibrate_aiconfigurator", "calibrate_own", "calibrate_shipped",
-           "calibrate_steps"]  # fmt: skip
-
-#: Distribution of aiconfigurator's tables, and the version assumed for an unpacked one.
-PACKAGE, FITTED_VERSION = "aiconfigurator-core", "0.12.0"
-
-
-#: The profile that chooses among the fitted ones.
-AUTO = "auto"
-AUTO_DESCRIPTION = "The fitted profile of the accelerator and engine at hand; the roofline, with a warning, elsewhere."
-
-
-#: The profile that queries the package itself, and the package's names of models where they differ.
-AIC, AIC_AS_OF = "aic", datetime.date(2026, 11, 21)
-AIC_DESCRIPTION = "Steps as aiconfigurator-core prices them (extra aic), on its own tables and formulas."
-AIC_MODELS = {
-    "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Meta-Llama-3.1-8B",
-    "meta-llama/Llama-3.1-70B-Instruct": "meta-llama/Meta-Llama-3.1-70B",
-    "mistralai/Mixtral-8x7B-Instruct-v0.1": "mistralai/Mixtral-8x7B-v0.1",
-}
+__all__ = ["Calibrated", "LoggedWorker", "calibrate_own", "calibrate_steps"]
 
 #: Most steps of a log that are compared with the roofline.
 _CHECKED_STEPS = 100
@@ -105,62 +82,7 @@ def calibrate_own(
         as_of=_today(),
         report=report,
     )
-    return _written(name or f"{engine}-{Path(accelerator).stem}", accelerator, engine, profile)
-
-
-def calibrate_aiconfigurator(
-    accelerator: str,
-    engine: EngineName,
-    *,
-    folder: Path | None = None,
-    former: Path | None = None,
-    name: str | None = None,
-    report: Callable[[str], None] = lambda text: None,
-) -> Calibrated:
-    """Fit on aiconfigurator-core's tables, installed or unpacked below ``folder``.
-
-    ``former``: aiconfigurator 0.8.0, unpacked, for laws of former engine versions; without it they stay as shipped.
-
-    Raises:
-        ValueError: the tables are missing, or do not cover that accelerator.
-    """
-    if accelerator not in BOARDS:
-        raise ValueError(
-            f"aiconfigurator has no tables of accelerator {accelerator}, only of {', '.join(BOARDS)}: give a folder of "
-            "tables of one's own, or a log of steps (calibrate steps)"
-        )
-    profile = fit_shipped(
-        accelerator, engine, data_folder(folder), version=_package_version(), as_of=_today(),
-        former=None if former is None else former_folder(former), report=report,
-    )  # fmt: skip
-    return _written(name or f"{engine}-{accelerator}", accelerator, engine, profile)
-
-
-def calibrate_shipped(
-    into: Path,
-    *,
-    folder: Path | None = None,
-    former: Path | None = None,
-    report: Callable[[str], None] = lambda text: None,
-) -> list[Path]:
-    """Fit every shipped profile; write them, and the profile that chooses among them, into ``into``; return the files.
-
-    Raises:
-        ValueError: the tables are missing.
-    """
-    written = []
-    for accelerator in BOARDS:
-        for engine in sorted(ENGINES):
-            report(f"{ENGINE_TITLES[engine]} on {accelerator}")
-            calibrated = calibrate_aiconfigurator(accelerator, engine, folder=folder, former=former, report=report)
-            path = into / f"{calibrated.name}.yaml"
-            path.write_text(calibrated.yaml, encoding="utf-8")
-            written.append(path)
-    for name, description, profile in ((AUTO, AUTO_DESCRIPTION, auto_profile()), (AIC, AIC_DESCRIPTION, aic_profile())):
-        path = into / f"{name}.yaml"
-        path.write_text(profile_yaml(name, description, profile), encoding="utf-8")
-        written.append(path)
-    return written
+    return as_calibrated(name or f"{engine}-{Path(accelerator).stem}", accelerator, engine, profile)
 
 
 def calibrate_steps(files: Sequence[Path], worker: LoggedWorker, *, source: str, name: str | None = None) -> Calibrated:
@@ -229,40 +151,8 @@ def calibrate_log(
     return Calibrated(profile_name, profile, profile_yaml(profile_name, description, profile))
 
 
-def auto_profile() -> LatencyProfileSpec:
-    """The profile that selects the shipped one for an accelerator and engine, and falls back to the roofline."""
-    choices = [
-        ProfileChoice(engine=engine, accelerator=accelerator, profile=f"{engine}-{accelerator}")
-        for accelerator in BOARDS
-        for engine in sorted(ENGINES)
-    ]
-    roofline: LatencyProfileSpec = Catalogue().get("LatencyProfile", "roofline").spec
-    source = f"Of the profile that it takes; elsewhere the roofline's: {roofline.provenance.source}"
-    provenance = roofline.provenance.model_copy(update={"source": source})
-    return roofline.model_copy(update={"estimator": "auto", "choices": choices, "provenance": provenance})
-
-
-def aic_profile() -> LatencyProfileSpec:
-    """The profile that prices steps by aiconfigurator-core; host overhead of engines is the roofline's, assumed."""
-    roofline: LatencyProfileSpec = Catalogue().get("LatencyProfile", "roofline").spec
-    systems = {name: board.system for name, board in BOARDS.items() if not board.of_another}
-    provenance = Provenance(
-        source=f"{PACKAGE} {FITTED_VERSION} (Copyright NVIDIA CORPORATION & AFFILIATES; Apache-2.0), asked at run "
-        "time; nothing of it is shipped",
-        as_of=AIC_AS_OF,
-        notes="relative_error is assumed. Engines' host work is the roofline's, assumed as well: the package has none.",
-    )
-    return roofline.model_copy(
-        update={
-            "estimator": "aic",
-            "evidence": "published",
-            "aic": AicNames(systems=systems, models=AIC_MODELS),
-            "provenance": provenance,
-        }
-    )
-
-
-def _written(name: str, accelerator: str, engine: EngineName, profile: LatencyProfileSpec) -> Calibrated:
+def as_calibrated(name: str, accelerator: str, engine: EngineName, profile: LatencyProfileSpec) -> Calibrated:
+    """A profile of fitted laws with its description, as YAML."""
     assert profile.laws is not None
     description = (
         f"{ENGINE_TITLES[engine]} {profile.laws.engine_version} on {accelerator}: fitted laws of its operators."
@@ -331,13 +221,6 @@ def _notes(law: StepRegression, noise: Mapping[Regime, RegimeNoise]) -> str:
         + ". relative_error is the largest "
         "median. Energy is the roofline's." + "".join(noisy)
     )
-
-
-def _package_version() -> str:
-    try:
-        return importlib.metadata.version(PACKAGE)
-    except importlib.metadata.PackageNotFoundError:
-        return FITTED_VERSION
 
 
 def _today() -> datetime.date:

@@ -1,4 +1,4 @@
-"""Tables of operator latencies: the user's own (``own_tables``) and aiconfigurator-core's (``aic_tables``)."""
+"""Tables of operator latencies: the user's own (``own_tables``) and aiconfigurator-core's (``refit``)."""
 
 from __future__ import annotations
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hisearch.api.run_folder import plain
 from hisearch.specs.errors import RenamedKeyWarning
 
 if TYPE_CHECKING:
@@ -94,29 +92,8 @@ def result(as_json: bool, document: Callable[[], Any], show: Callable[[], None])
 
 
 def print_json(data: Any) -> None:
-    """Print ``data`` as JSON; see ``plain``."""
+    """Print ``data`` as JSON; see ``run_folder.plain``."""
     sys.stdout.write(json.dumps(plain(data), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
-
-
-def plain(data: Any) -> Any:
-    """``data`` in values that JSON knows: dataclasses as objects, paths as text, infinite and missing numbers as null.
-
-    Raises:
-        TypeError: a value that has no such form.
-    """
-    if data is None or isinstance(data, bool | int | str):
-        return data
-    if isinstance(data, float):
-        return float(data) if math.isfinite(data) else None
-    if isinstance(data, Path):
-        return str(data)
-    if is_dataclass(data) and not isinstance(data, type):
-        return plain(asdict(data))
-    if isinstance(data, Mapping):
-        return {str(key): plain(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [plain(value) for value in data]
-    raise TypeError(f"no JSON form for {type(data).__name__}")
 
 
 def note(text: str) -> None:

@@ -1,7 +1,7 @@
 """Errors of TTFT and step times on held-out serving runs.
 
 ``served_errors.yaml`` holds, for each engine and situation, quantiles of log(simulated / measured) over measured
-serving runs. The fit held out the part that the situation calls new (``hisearch calibrate hosts``). A situation is what
+serving runs. The fit held out the part that the situation calls new (``python -m refit hosts``). A situation is what
 is new in a deployment, compared with the measured runs. The client and settings (``campaign``) always are; the model or
 the accelerator may be too. Errors of runs in the fit are excluded.
 

@@ -46,31 +46,7 @@ from hisearch.validate.open_loop_file import (
     OpenLoopRun,
     problems,
     read_entries,
-    read_folder,
 )
-
-__all__ = [
-    "GAP_S",
-    "METRICS",
-    "OVERLOAD",
-    "SPREAD",
-    "TOKENS_PER_NOMINAL",
-    "WHOLE",
-    "Figure",
-    "Measured",
-    "OpenLoopFailure",
-    "OpenLoopFileError",
-    "OpenLoopRun",
-    "OpenLoopScore",
-    "figures",
-    "model_of",
-    "pool_of",
-    "read_folder",
-    "score_folders",
-    "score_run",
-    "trace_of",
-    "worker_of",
-]
 
 #: Seconds between the last arrival of a stage and the next stage: its drain and the client's pause (assumed).
 GAP_S = 6.0

@@ -106,21 +106,8 @@ class OpenLoopFailure:
     reason: str
 
 
-def read_folder(folder: Path) -> tuple[list[OpenLoopRun], Measured]:
-    """Runs of ``folder`` and their measurements.
-
-    Raises:
-        OpenLoopFileError: a file cannot be read, or a run or a figure is not valid.
-    """
-    entries, measured = read_entries(folder)
-    for entry in entries:
-        if isinstance(entry, OpenLoopFailure):
-            raise OpenLoopFileError(entry.reason)
-    return [entry for entry in entries if isinstance(entry, OpenLoopRun)], measured
-
-
 def read_entries(folder: Path) -> tuple[list[OpenLoopRun | OpenLoopFailure], Measured]:
-    """As ``read_folder``, with a failure in place of each invalid run.
+    """Runs of ``folder``, with a failure in place of each invalid one, and their measurements.
 
     Raises:
         OpenLoopFileError: a file cannot be read, or a figure is not valid.

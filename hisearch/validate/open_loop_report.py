@@ -12,7 +12,8 @@ import numpy as np
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.validate import errors
 from hisearch.validate.errors import Errors
-from hisearch.validate.open_loop import METRICS, Figure, OpenLoopFailure, OpenLoopScore, score_folders
+from hisearch.validate.open_loop import Figure, OpenLoopScore, score_folders
+from hisearch.validate.open_loop_file import METRICS, OpenLoopFailure
 
 #: Keys by which runs are grouped.
 GROUPS: dict[str, Callable[[OpenLoopScore], str]] = {

@@ -45,14 +45,6 @@ def test_other_names_are_refused() -> None:
         hisearch.load_stduy  # noqa: B018
 
 
-def test_a_calibration_is_called_by_its_documented_name() -> None:
-    from hisearch.api import calibrate
-    from hisearch.calibrate import profiles
-
-    assert calibrate.calibrate_own is profiles.calibrate_own
-    assert all(getattr(calibrate, name) is getattr(profiles, name) for name in calibrate.__all__)
-
-
 def test_a_stored_run_is_what_the_run_returned(result: StudyResult) -> None:
     stored = hisearch.load_run(result.run_dir)
     assert stored.trials == result.trials

@@ -12,15 +12,24 @@ import pytest
 import yaml
 
 from hisearch.calibrate import families
-from hisearch.calibrate.aic_collectives import read_all_reduce
-from hisearch.calibrate.aic_tables import read_aiconfigurator, read_experts, read_quantise
 from hisearch.calibrate.build import CURVE_KNOTS, Measured, Target, _family, _order, build_profile, curves_of
 from hisearch.calibrate.families import quantise
 from hisearch.calibrate.fitting import LEAST_POINTS
-from hisearch.calibrate.former import shorter_launch
 from hisearch.calibrate.own_tables import read_own
-from hisearch.calibrate.profiles import aic_profile, auto_profile, calibrate_own
-from hisearch.calibrate.shipped import (
+from hisearch.calibrate.profiles import calibrate_own
+from hisearch.calibrate.tables import Tables
+from hisearch.calibrate.writing import profile_yaml
+from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
+from hisearch.latency.laws.gemm import gemm_s
+from hisearch.latency.laws.sheet import Sheet
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.laws import DecodeTerms, FitError, GemmTerms, MoeTerms, PrefillTerms
+from hisearch.specs.machines.profile import LatencyProfileSpec
+from refit.aic_collectives import read_all_reduce
+from refit.aic_tables import read_aiconfigurator, read_experts, read_quantise
+from refit.former import shorter_launch
+from refit.profiles import aic_profile, auto_profile
+from refit.shipped import (
     BLACKWELL,
     BOARDS,
     LENT,
@@ -30,14 +39,6 @@ from hisearch.calibrate.shipped import (
     link_collectives,
     with_more_ranks,
 )
-from hisearch.calibrate.tables import Tables
-from hisearch.calibrate.writing import profile_yaml
-from hisearch.latency.laws.attention import Heads, decode_s, prefill_s
-from hisearch.latency.laws.gemm import gemm_s
-from hisearch.latency.laws.sheet import Sheet
-from hisearch.specs.documents.catalogue import Catalogue
-from hisearch.specs.machines.laws import DecodeTerms, FitError, GemmTerms, MoeTerms, PrefillTerms
-from hisearch.specs.machines.profile import LatencyProfileSpec
 from tests.latency.laws import MOE
 
 CATALOGUE = Catalogue()

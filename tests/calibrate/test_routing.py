@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.calibrate import aic_tables
-from hisearch.calibrate.aic_files import NAMES
 from hisearch.calibrate.routing import measured, power_law
 from hisearch.latency.laws.moe import TILE_TOKENS, Experts, dealt
+from refit import aic_tables
+from refit.aic_files import NAMES
 
 
 @given(st.integers(1, 4096), st.sampled_from([(8, 2), (128, 4), (256, 8), (512, 10)]), st.sampled_from([1, 2, 8]))

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from test_build import PREFILL, SHEET, write_own_tables
 
-from hisearch.calibrate.aic_tables import read_aiconfigurator
 from hisearch.calibrate.profiles import calibrate_own
 from hisearch.calibrate.sparse import Laws, products_s, sparse
 from hisearch.latency.laws.sheet import Sheet
@@ -20,6 +19,7 @@ from hisearch.specs.base import DType
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.laws import GemmTerms, SparsePhase, SparseTerms
 from hisearch.specs.models.model import ModelSpec
+from refit.aic_tables import read_aiconfigurator
 
 MODELS: dict[str, ModelSpec] = {name: Catalogue().get("Model", name).spec for name in ("deepseek-v3.2", "glm-5")}
 GEMM = GemmTerms(

@@ -11,9 +11,9 @@ import numba
 import pytest
 
 import hisearch as package
+from hisearch.api.run_folder import plain
 from hisearch.cli import compilation
 from hisearch.cli.compilation import end_notes, note_compilation
-from hisearch.cli.output import plain
 from hisearch.kernels.layout import sim as la
 from hisearch.simulate.engine import Variant, prepare
 from tests.cli.conftest import Hisearch

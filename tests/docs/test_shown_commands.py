@@ -56,7 +56,6 @@ ELSEWHERE = {
     "observed": "needs an observation: tests/serving/test_page.py",
     "observed/deployment.yaml": "needs an observation: tests/serving/test_page.py",
     "mlperf": "searches for each submission: tests/api/test_mlperf.py",
-    "h100-vllm.yaml": "needs aiconfigurator-core's tables: tests/calibrate/test_build.py reads made-up ones",
 }
 #: Pages whose commands take more than five seconds together.
 SLOW = {

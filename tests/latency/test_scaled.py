@@ -10,8 +10,6 @@ import pytest
 from laws import GEMM, LAWS
 from pydantic import ValidationError
 
-from hisearch.calibrate.boards import BOARDS
-from hisearch.calibrate.shipped import ENGINES
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import build_estimator
 from hisearch.latency.estimators.scaled import ScaledEstimator
@@ -27,6 +25,8 @@ from hisearch.specs.machines.host import EngineOverhead
 from hisearch.specs.machines.laws import CollectiveCurve, CollectiveCurves, QuantiseTerms
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
+from refit.boards import BOARDS
+from refit.shipped import ENGINES
 
 CATALOGUE = Catalogue()
 ROOFLINE: LatencyProfileSpec = CATALOGUE.get("LatencyProfile", "roofline").spec

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hisearch.calibrate.boards import BOARDS
 from hisearch.hardware.peaks import sheet_peaks
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import build_estimator
@@ -17,6 +16,7 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.catalogue import Catalogue
+from refit.boards import BOARDS
 
 CATALOGUE = Catalogue()
 AUTO = CATALOGUE.get("LatencyProfile", "auto").spec

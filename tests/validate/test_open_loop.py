@@ -16,24 +16,20 @@ from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.validate.open_loop import (
     GAP_S,
-    METRICS,
     OVERLOAD,
     TOKENS_PER_NOMINAL,
-    WHOLE,
     Figure,
-    OpenLoopFailure,
-    OpenLoopFileError,
-    OpenLoopRun,
     OpenLoopScore,
     _workload,
     figures,
     pool_of,
-    read_folder,
     score_folders,
     trace_of,
     worker_of,
 )
+from hisearch.validate.open_loop_file import METRICS, WHOLE, OpenLoopFailure, OpenLoopFileError, OpenLoopRun
 from hisearch.validate.open_loop_report import errors_of, validate_open_loop
+from refit.host_fit.cases import read_folder
 from tests.cli.conftest import Hisearch, hisearch
 from tests.reference.recorded import shared_directory
 

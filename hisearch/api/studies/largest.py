@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.run_folder import NOT_EXPORTED, write_text, write_tree
+from hisearch.api.run_folder import NOT_EXPORTED, plain, write_text, write_tree
 from hisearch.export.engines.launch import ExportError
 from hisearch.score.metrics import metric_of
 from hisearch.score.quantities import quantity
@@ -341,15 +341,6 @@ def _written(answer: LargestRate, folder: Path) -> LargestRate:
         except ExportError as error:
             write_text(folder / NOT_EXPORTED, f"The deployment was not exported: {error}\n")
     return answer
-
-
-def plain(value: Any) -> Any:
-    """Plain data with null in place of numbers that are not finite."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def described(answer: LargestRate) -> str:

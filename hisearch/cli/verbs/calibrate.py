@@ -13,12 +13,12 @@ from hisearch.cli.verbs import observe as observing
 from hisearch.specs.wording import format_percent
 
 if TYPE_CHECKING:
-    from hisearch.api.calibrate import Calibrated
+    from hisearch.calibrate.profiles import Calibrated
     from hisearch.specs.base import EngineName
 
 
 class _OperatorsUnlessNamed(TyperGroup):
-    """``calibrate [FOLDER] …`` is ``calibrate operators [FOLDER] …``."""
+    """``calibrate FOLDER …`` is ``calibrate operators FOLDER …``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert ``operators`` where no command is named."""
@@ -38,37 +38,18 @@ app = typer.Typer(
 @app.command("operators")
 def operators(
     folder: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[FOLDER]",
-            help="Tables of operator latencies in hisearch's own form (docs/latency.md), or aiconfigurator-core, "
-            "unpacked; the installed one where absent.",
-        ),
-    ] = None,
+        Path,
+        typer.Argument(metavar="FOLDER", help="Tables of operator latencies (docs/latency.md)."),
+    ],
     accelerator: Annotated[
-        str | None, typer.Option("--accelerator", metavar="NAME", help="Name or path of the Accelerator measured.")
-    ] = None,
-    engine: Annotated[str | None, typer.Option("--engine", help="vllm, sglang or trtllm.")] = None,
-    engine_version: Annotated[str, typer.Option("--engine-version", help="With tables of one's own.")] = "unknown",
-    multiprocessors: Annotated[
-        int | None, typer.Option("--multiprocessors", min=1, help="SMs of the accelerator; with tables of one's own.")
-    ] = None,
+        str, typer.Option("--accelerator", metavar="NAME", help="Name or path of the Accelerator measured.")
+    ],
+    engine: Annotated[str, typer.Option("--engine", help="vllm, sglang or trtllm.")],
+    multiprocessors: Annotated[int, typer.Option("--multiprocessors", min=1, help="SMs of the accelerator.")],
+    engine_version: Annotated[str, typer.Option("--engine-version", help="Of the engine measured.")] = "unknown",
     source: options.Source = "own measurements",
     name: Annotated[str | None, typer.Option("--name", help="Of the profile; ENGINE-ACCELERATOR where absent.")] = None,
     output: options.ProfileFile = None,
-    shipped: Annotated[
-        Path | None,
-        typer.Option("--shipped", metavar="FOLDER", help="Instead: fit every profile that hisearch ships, into it."),
-    ] = None,
-    former: Annotated[
-        Path | None,
-        typer.Option(
-            "--former",
-            metavar="FOLDER",
-            help="aiconfigurator 0.8.0, unpacked, for laws of engines' former versions; they stay as they are shipped "
-            "where absent.",
-        ),
-    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -77,117 +58,23 @@ def operators(
     The laws are those of one accelerator under one engine. Each states its error on shapes that were left out of its
     fit. --json prints those instead of the profile.
     """
-    from hisearch.api import calibrate as api
-    from hisearch.calibrate.own_tables import is_own
+    from hisearch.calibrate.profiles import calibrate_own
     from hisearch.cli import output as out
     from hisearch.specs.base import ENGINE_TITLES
 
-    def note(text: str) -> None:
-        if not quiet:
-            out.note(text)
-
-    if shipped is not None:
-        for path in api.calibrate_shipped(shipped, folder=folder, former=former, report=note):
-            typer.echo(str(path))
-        return
-    if accelerator is None:
-        raise typer.BadParameter("say which accelerator was measured", param_hint="--accelerator")
     options.check_places(output)
-    if engine is None:
-        raise typer.BadParameter("say which engine it served", param_hint="--engine")
     options.check_choice("--engine", engine, ENGINE_TITLES)
-    serving = cast("EngineName", engine)
-    if folder is not None and is_own(folder):
-        if former is not None:
-            raise typer.BadParameter("goes with aiconfigurator's tables, not with one's own", param_hint="--former")
-        if multiprocessors is None:
-            raise typer.BadParameter("needed with tables of one's own", param_hint="--multiprocessors")
-        calibrated = api.calibrate_own(
-            folder,
-            accelerator=accelerator,
-            engine=serving,
-            engine_version=engine_version,
-            multiprocessors=multiprocessors,
-            source=source,
-            name=name,
-            report=note,
-        )
-    else:
-        calibrated = api.calibrate_aiconfigurator(
-            accelerator, serving, folder=folder, former=former, name=name, report=note
-        )
+    calibrated = calibrate_own(
+        folder,
+        accelerator=accelerator,
+        engine=cast("EngineName", engine),
+        engine_version=engine_version,
+        multiprocessors=multiprocessors,
+        source=source,
+        name=name,
+        report=(lambda _: None) if quiet else out.note,
+    )
     _write_profile(calibrated, output, {"laws": _errors(calibrated.profile)} if as_json else None)
-
-
-@app.command("hosts")
-def hosts(
-    silicon: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--silicon", metavar="FILE.csv", help="Closed-loop runs, as of `validate silicon`; several times."
-        ),
-    ] = None,
-    open_loop: Annotated[
-        list[Path] | None,
-        typer.Option("--open-loop", metavar="DIR", help="Open-loop runs, as of `validate open-loop`; several times."),
-    ] = None,
-    served: Annotated[
-        list[Path] | None,
-        typer.Option("--served", metavar="DIR", help="A served workload, as of `validate e2e`; several times."),
-    ] = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Constants by engine and version, as YAML.")
-    ] = Path("host_times.yaml"),
-    errors: Annotated[
-        Path | None, typer.Option("--errors", metavar="FILE", help="Write the laws of errors that are left, as YAML.")
-    ] = None,
-    without: Annotated[
-        str,
-        typer.Option(
-            "--leave-out", metavar="A,…", help="What is left out in turn, and refitted: campaign, GPU, model; or none."
-        ),
-    ] = "campaign,GPU,model",
-    processes: Annotated[int, typer.Option("--processes", min=1, help="That simulate side by side.")] = 2,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-) -> None:
-    """Fit the host work of engines to served runs of all campaigns at once, and judge it by what is left out.
-
-    Every constant has a range and what is known of it beforehand (docs/latency.md). 1,300 runs take half an hour, and
-    some minutes with --leave-out none.
-    """
-    from hisearch.base.one_thread import on_one_thread
-    from hisearch.cli import output as out
-    from hisearch.validate.host_fit.leave_out import KEYS
-    from hisearch.validate.host_fit.run import fit_hosts, write_judged
-
-    names = [] if without == "none" else without.split(",")
-    for name in names:
-        options.check_choice("--leave-out", name, (*KEYS, "none"))
-    files, folders, workloads = silicon or [], open_loop or [], served or []
-    if not files and not folders and not workloads:
-        raise typer.BadParameter("say what was measured: --silicon FILE.csv, --open-loop DIR or --served DIR")
-    options.check_places(output, errors)
-    note = (lambda _: None) if quiet else out.note
-    judged = on_one_thread(fit_hosts)(files, folders, workloads, without=names, processes=processes, note=note)
-    write_judged(judged, output, errors, ", ".join(path.name for path in (*files, *folders, *workloads)))
-    if as_json:
-        out.print_json({"runs": judged.runs, "errors": judged.errors, "coverage": judged.coverage})
-        return
-    rows = [
-        {
-            "left out": left_out,
-            "runs of": group,
-            "figure": figure,
-            "runs": f"{error['runs']:,.0f}",
-            "median": f"{100 * error['median_ape']:.1f} %",
-            "mean": f"{100 * error['mape']:.1f} %",
-        }
-        for left_out, groups in judged.errors.items()
-        for group, figures in groups.items()
-        for figure, error in figures.items()
-    ]
-    out.records(rows, text=("left out", "runs of", "figure"))
 
 
 @app.command("steps")
@@ -218,7 +105,7 @@ def steps(
     The profile prices that model on that accelerator, split and format alone. It states its error for steps of prompts,
     of decodes and of both, each on parts of the log that were left out of the fit. --json prints those instead of it.
     """
-    from hisearch.api.calibrate import LoggedWorker, calibrate_steps
+    from hisearch.calibrate.profiles import LoggedWorker, calibrate_steps
     from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES
 
     options.check_places(output)

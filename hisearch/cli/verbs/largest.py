@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def run_largest(studies: Sequence[Study], out: Path | None, workers: int | None, as_json: bool, quiet: bool) -> None:
     """Search and print the largest rate of each study's accelerators; each has a run folder."""
     from hisearch.api.run_folder import check_unused, check_writable, default_run_dir
-    from hisearch.api.studies.largest import largest_rate, plain
+    from hisearch.api.studies.largest import largest_rate
     from hisearch.cli.output import result as print_result
     from hisearch.cli.views import largest as view
 
@@ -31,6 +31,6 @@ def run_largest(studies: Sequence[Study], out: Path | None, workers: int | None,
         check_writable(folder)
         check_unused(folder)
         answers.append(largest_rate(study, workers=workers, run_dir=folder))
-    print_result(as_json, lambda: plain(view.to_dict(answers)), lambda: view.show(answers))
+    print_result(as_json, lambda: view.to_dict(answers), lambda: view.show(answers))
     if all(answer.trial is None for answer in answers):
         raise typer.Exit(NOTHING_FEASIBLE)

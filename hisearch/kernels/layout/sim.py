@@ -22,6 +22,7 @@ from hisearch.kernels.core.handle import Array, Handle, Record
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import (
     decode_fields,
+    ordered_fields,
     schedulers_fields,
     sglang_fields,
     tiers_fields,
@@ -93,10 +94,6 @@ REQUEST = np.dtype(
         ("finish_s", "f8"),
         ("last_token_s", "f8"),  # of a request that lost its KV or was skipped in a step: time of its newest token
         ("hit_tokens", "i8"),  # cached in HBM at the first admission
-        ("host_hit_tokens", "i8"),  # loaded back from the host tier at the first admission
-        ("storage_hit_tokens", "i8"),  # likewise, after a fetch into the host tier for this request
-        ("fetched_tokens", "i8"),  # fetched to the host by its newest fetch
-        ("far_fetched_tokens", "i8"),  # of these, the last ones, from the farther of two stores
         ("generated", "i8"),  # output tokens sampled; not updated while decoding (see finish_clock)
         ("computed", "i8"),  # tokens whose KV exists, or will after the outstanding steps; not updated while decoding
         ("locked_tokens", "i8"),  # depth of ``node``: tokens whose pages belong to the tree
@@ -123,6 +120,7 @@ REQUEST = np.dtype(
         *sglang_fields.REQUEST,
         *trtllm_fields.REQUEST,
         *decode_fields.REQUEST,
+        *tiers_fields.REQUEST,
     ],
     align=True,
 )
@@ -167,11 +165,7 @@ WORKER = np.dtype(
         ("running_tail", "i4"),
         ("running", "i4"),  # requests in the running list
         ("decoding", "i4"),  # of those, requests that decode
-        ("prompts_head", "i4"),  # vLLM, TensorRT-LLM: running requests whose prompt is unfinished, in running order
-        ("prompts_tail", "i4"),
         ("draining", "i4"),  # running requests whose last token is being made; SGLang's have left the running list
-        ("endings_new", "i4"),  # likewise: requests that the newest, the older outstanding step makes the last token of
-        ("endings_old", "i4"),
         ("waiting_head", "i4"),
         ("waiting_tail", "i4"),
         ("waiting", "i4"),
@@ -181,6 +175,7 @@ WORKER = np.dtype(
         ("outstanding", "i4"),  # steps launched whose results are not processed: at most 1, with overlap 2
         ("full", "i4"),  # SGLang: batch_is_full; TensorRT-LLM: there were too few pages for a waiting request
         ("event_slot", "i4"),  # position in the event heap, -1 outside
+        *ordered_fields.WORKER,
         *vllm_fields.WORKER,
         *sglang_fields.WORKER,
         *trtllm_fields.WORKER,
@@ -236,8 +231,6 @@ CONFIG = np.dtype(
         ("wake_s", "f8"),  # from then to the start of a step
         ("page_tokens", "i8"),
         ("capacity_pages", "i8"),
-        ("host_pages", "i8"),  # 0: no host tier
-        ("hicache", "i8"),  # SGLang: 1 with a host tier
         ("prefix_caching", "i8"),
         ("max_running", "i8"),
         ("chunk_tokens", "i8"),
@@ -253,6 +246,7 @@ CONFIG = np.dtype(
         *sglang_fields.CONFIG,
         *trtllm_fields.CONFIG,
         *decode_fields.CONFIG,
+        *tiers_fields.CONFIG,
     ],
     align=True,
 )

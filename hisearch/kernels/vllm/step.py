@@ -12,6 +12,7 @@ from hisearch.kernels.engine import schedulers
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.vllm import memory
+from hisearch.kernels.vllm.in_order import served_in_order
 
 
 @kernel
@@ -158,86 +159,42 @@ def _serve_all(sim, w):
 
 
 @kernel
-def choose_victim(sim, w):
-    """Request to preempt. fcfs: the last running one; priority: the least urgent, among equals the foremost."""
-    worker = sim.workers[w]
-    if sim.config.schedule != la.PRIORITY:
-        return worker.running_tail
-    victim = worker.running_head
-    r = sim.requests[victim].next
-    while r >= 0:
-        priority, victim_priority = sim.trace.priority[r], sim.trace.priority[victim]
-        later = sim.requests[r].arrival_s > sim.requests[victim].arrival_s
-        if priority > victim_priority or (priority == victim_priority and later):
-            victim = r
-        r = sim.requests[r].next
-    return victim
+def running_share(sim, w, r, budget):
+    """(Computed tokens, tokens that the step computes) of the running ``r``; 0: it awaits its end."""
+    request = sim.requests[r]
+    if request.state == la.DRAINING:
+        return request.computed, 1 if goes_on(sim, w, r) else 0
+    if request.state == la.DECODING:
+        return sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1, 1
+    return request.computed, min(cut(sim, w, missing_tokens(sim, r)), budget)
 
 
 @kernel
-def _serve_in_order(sim, w):
-    """Serve running requests one by one, preempting where pages are short. Returns (budget left, preempted)."""
-    worker = sim.workers[w]
-    serial = worker.launched + 1
-    budget = sim.config.chunk_tokens
-    preempted = False
-    r = worker.running_head
-    while r >= 0 and budget > 0:
-        request = sim.requests[r]
-        if request.state == la.DRAINING and not goes_on(sim, w, r):
-            r = request.next
-            continue
-        share = 1
-        if request.state == la.DRAINING:
-            needed = _pages_for(sim, r, 1)
-        elif request.state == la.DECODING:
-            computed = sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1
-            needed = 1 if computed % sim.config.page_tokens == 0 else 0
-        else:
-            share = min(cut(sim, w, missing_tokens(sim, r)), budget)
-            needed = _pages_for(sim, r, share)
-        served = True
-        passed_over = 0
-        after = request.next
-        while served and needed > sim.trees[sim.workers[w].cache_id].free_pages:
-            victim = choose_victim(sim, w)
-            if memory.defers(sim, w, victim):
-                leave_out_decodes(sim, w, serial)
-                return budget, preempted
-            if sim.requests[victim].mark == serial:
-                budget += 1 if sim.requests[victim].state == la.DECODING else sim.requests[victim].chunk
-            elif sim.requests[victim].order < request.order and not sim.config.exact_victims:
-                passed_over += 1
-            after = request.next
-            memory.preempt(sim, w, victim)
-            preempted = True
-            served = victim != r
-        if not served:
-            if not (sim.config.outlives_own_preemption and sim.config.schedule == la.PRIORITY):
-                break
-            r = after
-            continue
-        if request.state == la.DRAINING:
-            _schedule_extra(sim, w, r, needed)
-        elif request.state == la.DECODING:
-            request.mark = serial
-            queue.take(sim, sim.workers[w].cache_id, needed)
-        else:
-            _schedule_chunk(sim, w, r, share, needed)
-        budget -= share
-        r = request.next
-        while passed_over > 0 and r >= 0:
-            # The engine's position in the list is not moved back for a victim ahead of it that was not in the batch.
-            r = sim.requests[r].next
-            passed_over -= 1
-    leave_out_decodes(sim, w, serial)
-    return budget, preempted
+def _missing_pages(sim, w, r, computed, tokens):
+    return lists.pages(sim, computed + tokens) - lists.pages(sim, computed)
 
 
 @kernel
-def leave_out_decodes(sim, w, serial):
+def _schedule_running(sim, w, r, computed, tokens, pages):
+    """Put ``tokens`` of the running ``r`` into the step and take ``pages`` pages, which are free."""
+    request = sim.requests[r]
+    if request.state == la.DRAINING:
+        _schedule_extra(sim, w, r, pages)
+    elif request.state == la.DECODING:
+        request.mark = sim.workers[w].launched + 1
+        queue.take(sim, sim.workers[w].cache_id, pages)
+    else:
+        _schedule_chunk(sim, w, r, tokens, pages)
+
+
+_serve_in_order = served_in_order(running_share, _missing_pages, memory.preempt, _schedule_running)
+
+
+@kernel
+def leave_out_decodes(sim, w):
     """Skip the decodes that the pass did not reach."""
     worker = sim.workers[w]
+    serial = worker.launched + 1
     last = -1
     r = worker.running_head
     while r >= 0:
@@ -264,7 +221,9 @@ def serve_running(sim, w):
     """Schedule the running requests. Returns (budget left, preempted)."""
     if _everything_fits(sim, w):
         return _serve_all(sim, w), False
-    return _serve_in_order(sim, w)
+    budget, preempted = _serve_in_order(sim, w)
+    leave_out_decodes(sim, w)
+    return budget, preempted
 
 
 @kernel

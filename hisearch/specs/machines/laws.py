@@ -14,7 +14,7 @@ from hisearch.specs.versions import compiles_engine, precedes, version_key
 
 #: An A100 holds 1,305 MHz of its 1,410 at its power limit in HPL, the clock of NVIDIA's Rpeak
 #: (glennklockwood.com/garden/peak-FLOPS). Other accelerators are taken to hold as much, an assumption, but for those
-#: that ``calibrate.boards`` knows better.
+#: that ``refit.boards`` knows better.
 SUSTAINED_CLOCK = 0.926
 
 #: Share of a sheet's rate. Clocks above base and caches can carry a fit a little past 1.

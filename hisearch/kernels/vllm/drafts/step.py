@@ -24,6 +24,7 @@ from hisearch.kernels.engine import gaps, ordered, schedulers
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.vllm import memory, step
+from hisearch.kernels.vllm.in_order import served_in_order
 
 #: What a batch has of running requests.
 NOTHING, DECODES, WITH_PROMPTS = 0, 1, 2
@@ -121,15 +122,16 @@ def _ends_for_sure(sim, w, r):
 
 
 @kernel
-def _share(sim, w, r, computed, budget):
-    """Tokens of the running ``r`` that the step computes; 0: none."""
+def _running_share(sim, w, r, budget):
+    """(Tokens assumed to be computed, tokens that the step computes) of the running ``r``."""
+    computed = assumed(sim, w, r)
     if decodes(sim, r):
         if _ends_for_sure(sim, w, r):
-            return 0
+            return computed, 0
         tokens = 1 + sim.config.draft_tokens
     else:
         tokens = step.missing_tokens(sim, r)
-    return max(min(step.cut(sim, w, tokens), budget, sim.config.max_request_tokens - 1 - computed), 0)
+    return computed, max(min(step.cut(sim, w, tokens), budget, sim.config.max_request_tokens - 1 - computed), 0)
 
 
 @kernel
@@ -152,47 +154,17 @@ def preempt(sim, w, r):
 
 
 @kernel
-def serve_running(sim, w):
-    """Serve running requests one by one, preempting where pages are short. Returns (budget left, preempted)."""
-    worker = sim.workers[w]
-    serial = worker.launched + 1
-    budget = sim.config.chunk_tokens
-    preempted = False
-    r = worker.running_head
-    while r >= 0 and budget > 0:
-        request = sim.requests[r]
-        computed = assumed(sim, w, r)
-        share = _share(sim, w, r, computed, budget)
-        if share == 0:
-            r = request.next
-            continue
-        needed = _missing_pages(sim, r, computed + share + sim.config.lookahead_tokens)
-        served = True
-        passed_over = 0
-        after = request.next
-        while served and needed > sim.trees[worker.cache_id].free_pages:
-            victim = step.choose_victim(sim, w)
-            if sim.requests[victim].mark == serial:
-                budget += sim.requests[victim].chunk
-            elif sim.requests[victim].order < request.order and not sim.config.exact_victims:
-                passed_over += 1
-            after = request.next
-            preempt(sim, w, victim)
-            preempted = True
-            served = victim != r
-        if not served:
-            if not (sim.config.outlives_own_preemption and sim.config.schedule == la.PRIORITY):
-                break
-            r = after
-            continue
-        _schedule(sim, w, r, computed, share, sim.config.lookahead_tokens)
-        budget -= share
-        r = request.next
-        while passed_over > 0 and r >= 0:
-            # The engine's position in the list is not moved back for a victim ahead of it that was not in the batch.
-            r = sim.requests[r].next
-            passed_over -= 1
-    return budget, preempted
+def _missing_pages_ahead(sim, w, r, computed, share):
+    return _missing_pages(sim, r, computed + share + sim.config.lookahead_tokens)
+
+
+@kernel
+def _schedule_running(sim, w, r, computed, share, pages):
+    _schedule(sim, w, r, computed, share, sim.config.lookahead_tokens)
+
+
+#: Serves the running requests; returns (budget left, preempted).
+serve_running = served_in_order(_running_share, _missing_pages_ahead, preempt, _schedule_running)
 
 
 @kernel

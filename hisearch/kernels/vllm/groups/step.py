@@ -8,6 +8,7 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.vllm import memory, step
 from hisearch.kernels.vllm.groups import memory as groups_memory
+from hisearch.kernels.vllm.in_order import served_in_order
 
 
 @kernel
@@ -41,52 +42,18 @@ def _schedule(sim, w, r, computed, share):
 
 
 @kernel
+def _schedule_running(sim, w, r, computed, share, blocks):
+    _schedule(sim, w, r, computed, share)
+
+
+_serve_in_order = served_in_order(step.running_share, groups_memory.missing_blocks, preempt, _schedule_running)
+
+
+@kernel
 def serve_running(sim, w):
-    """Serve running requests one by one, preempting where blocks are short. Returns (budget left, preempted)."""
-    worker = sim.workers[w]
-    serial = worker.launched + 1
-    budget = sim.config.chunk_tokens
-    preempted = False
-    r = worker.running_head
-    while r >= 0 and budget > 0:
-        request = sim.requests[r]
-        if request.state == la.DRAINING and not step.goes_on(sim, w, r):
-            r = request.next
-            continue
-        computed = request.computed
-        share = 1
-        if request.state == la.DECODING:
-            computed = sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1
-        elif request.state != la.DRAINING:
-            share = min(step.cut(sim, w, step.missing_tokens(sim, r)), budget)
-        served = True
-        passed_over = 0
-        after = request.next
-        while (
-            served and groups_memory.missing_blocks(sim, w, r, computed, share) > sim.trees[worker.cache_id].free_pages
-        ):
-            victim = step.choose_victim(sim, w)
-            if sim.requests[victim].mark == serial:
-                budget += 1 if sim.requests[victim].state == la.DECODING else sim.requests[victim].chunk
-            elif sim.requests[victim].order < request.order and not sim.config.exact_victims:
-                passed_over += 1
-            after = request.next
-            preempt(sim, w, victim)
-            preempted = True
-            served = victim != r
-        if not served:
-            if not (sim.config.outlives_own_preemption and sim.config.schedule == la.PRIORITY):
-                break
-            r = after
-            continue
-        _schedule(sim, w, r, computed, share)
-        budget -= share
-        r = request.next
-        while passed_over > 0 and r >= 0:
-            # The engine's position in the list is not moved back for a victim ahead of it that was not in the batch.
-            r = sim.requests[r].next
-            passed_over -= 1
-    step.leave_out_decodes(sim, w, serial)
+    """Schedule the running requests. Returns (budget left, preempted)."""
+    budget, preempted = _serve_in_order(sim, w)
+    step.leave_out_decodes(sim, w)
     return budget, preempted
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.validate.host_fit.cases import Case
-from hisearch.validate.host_fit.fit import HostFit, evaluator, fit, vector_of
+from refit.host_fit.cases import Case
+from refit.host_fit.fit import HostFit, evaluator, fit, vector_of
 
 #: Kinds of held-out groups, and the key of a case.
 KEYS: dict[str, Callable[[Case], str]] = {

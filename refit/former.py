@@ -5,29 +5,29 @@ Laws fitted on tables of former versions (``former_folder``) stay as shipped whe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from hisearch.calibrate import families
-from hisearch.calibrate.aic_tables import (
-    read_experts,
-    read_former_experts,
-    read_former_products,
-    read_former_sparse,
-    read_quantise,
-)
-from hisearch.calibrate.boards import BOARDS
-from hisearch.calibrate.build import Target, experts, sparse_attention
-from hisearch.calibrate.published import FLASHINFER_FP8_BLOCK, Products, products
+from hisearch.calibrate.build import Target, sparse_attention
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.base import EngineName
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.laws import GemmTerms, LawsSpec, MoeTerms, QuantiseTerms, SparseTerms
 from hisearch.specs.machines.profile import LatencyProfileSpec
+from refit.aic_tables import (
+    read_experts,
+    read_former_experts,
+    read_former_products,
+    read_former_sparse,
+    read_quantise,
+)
+from refit.boards import BOARDS
+from refit.published import FLASHINFER_FP8_BLOCK, Products, products
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -245,7 +245,7 @@ def _experts(
             report("moe of former versions: no tables of them, so as shipped")
             return _shipped(key).former_moe
         frame = frame[frame["source"].str.contains(former.kernel)]
-        by_version[before] = experts(former.formats, target, frame, source, report)
+        by_version[before] = _experts_of(former.formats, target, frame, source, report)
         if former.experts is not None:
             shorter_s = shorter_launch(frame, former.formats, former.experts)
             for dtype, terms in by_version[before].items():
@@ -265,3 +265,15 @@ def shorter_launch(frame: pd.DataFrame, formats: tuple[str, ...], count: int) ->
     slope, at_none = np.polyfit(shortest.index.to_numpy(np.float64), shortest.to_numpy(), 1)
     known = single_token[single_token["dtype"].isin(formats)]["experts"].min()
     return float(shortest[known] - (at_none + slope * count))
+
+
+def _experts_of(
+    formats: Iterable[str], target: Target, frame: pd.DataFrame, source: str, report: Callable[[str], None]
+) -> dict[str, MoeTerms]:
+    """Laws of experts in ``formats`` on one table; ``frame`` has the columns of ``moe``."""
+    laws = {}
+    for dtype in formats:
+        rows = frame[frame["dtype"] == dtype]
+        laws[dtype] = families.moe(rows, FORMATS[dtype], target.sheet(FORMATS[dtype].rate), source)
+        report(f"moe {dtype} of former versions, {source}")
+    return laws

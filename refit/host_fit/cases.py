@@ -19,6 +19,14 @@ from hisearch.specs.machines.host import EngineOverhead, HostTimes
 from hisearch.specs.models.model import ModelSpec
 from hisearch.validate import e2e, open_loop
 from hisearch.validate.e2e_case import read_case
+from hisearch.validate.open_loop_file import (
+    WHOLE,
+    Measured,
+    OpenLoopFailure,
+    OpenLoopFileError,
+    OpenLoopRun,
+    read_entries,
+)
 from hisearch.validate.silicon.campaigns import INFERENCEMAX, Conditions
 from hisearch.validate.silicon.conditions import conditions_of, host_version
 from hisearch.validate.silicon.pricing import SYSTEMS, NotPriced, Pricer
@@ -89,11 +97,24 @@ def starts_cold(row: SiliconRow, conditions: Conditions) -> bool:
     return unwarmed or (row.backend, row.version) in START_UP
 
 
+def read_folder(folder: Path) -> tuple[list[OpenLoopRun], Measured]:
+    """Runs of ``folder`` and their measurements.
+
+    Raises:
+        OpenLoopFileError: a file cannot be read, or a run or a figure is not valid.
+    """
+    entries, measured = read_entries(folder)
+    for entry in entries:
+        if isinstance(entry, OpenLoopFailure):
+            raise OpenLoopFileError(entry.reason)
+    return [entry for entry in entries if isinstance(entry, OpenLoopRun)], measured
+
+
 def open_loop_cases(folders: Sequence[Path], catalogue: Catalogue) -> list[Case]:
     """Runs of ``folders`` whose whole-run means are measured."""
     cases = []
     for folder in folders:
-        runs, measured = open_loop.read_folder(folder)
+        runs, measured = read_folder(folder)
         for run in runs:
             name = f"{run.engine}-{run.accelerator}"
             profile = catalogue.get("LatencyProfile", name).spec
@@ -101,7 +122,7 @@ def open_loop_cases(folders: Sequence[Path], catalogue: Catalogue) -> list[Case]
             alone = profile.model_copy(update={"engines": {run.engine: _without_host_work(overhead)}})
             worker = open_loop.worker_of(run, folder, catalogue, name, alone)
             model = open_loop.model_of(run, folder, catalogue)
-            keys = [(run.set, run.id, open_loop.WHOLE, metric) for metric in ("ttft_mean", "e2e_mean")]
+            keys = [(run.set, run.id, WHOLE, metric) for metric in ("ttft_mean", "e2e_mean")]
             if all(key in measured for key in keys):
                 means_ms = [measured[key] for key in keys]
                 errors = partial(_open_loop_errors, run, worker, overhead, model, means_ms)
@@ -111,7 +132,7 @@ def open_loop_cases(folders: Sequence[Path], catalogue: Catalogue) -> list[Case]
 
 
 def _open_loop_errors(
-    run: open_loop.OpenLoopRun,
+    run: OpenLoopRun,
     worker: WorkerPlan,
     overhead: EngineOverhead,
     model: ModelSpec,

@@ -29,8 +29,8 @@ from scipy.optimize import least_squares
 from hisearch.base.dtypes import F8
 from hisearch.specs.machines.host import RANGES, HostTimes
 from hisearch.specs.versions import nearest_version
-from hisearch.validate.host_fit.cases import Case
 from hisearch.validate.silicon.pricing import EngineTimes
+from refit.host_fit.cases import Case
 
 
 @dataclass(frozen=True)

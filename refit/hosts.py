@@ -1,4 +1,4 @@
-"""Host work of engines and versions, fitted to measured serving runs (``hisearch calibrate hosts``).
+"""Host work of engines and versions, fitted to measured serving runs (``python -m refit hosts``).
 
 That command wrote ``host_times.yaml``; docs/accuracy.md states the runs and the error.
 """

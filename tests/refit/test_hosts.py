@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from hisearch.calibrate.hosts import FILE, with_hosts
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 from hisearch.specs.machines.host import HostTimes
 from hisearch.specs.machines.profile import LatencyProfileSpec
+from refit.hosts import FILE, with_hosts
 
 CATALOGUE = Catalogue(shipped_root())
 SCALED = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hisearch.calibrate.aic_collectives import read_collectives
-from hisearch.calibrate.aic_files import DTYPES, newest, newest_first, read, source_of, with_seconds
 from hisearch.calibrate.tables import COLUMNS, MLA_KEY, MLA_LATENT, MLA_VALUE, Tables
+from refit.aic_collectives import read_collectives
+from refit.aic_files import DTYPES, newest, newest_first, read, source_of, with_seconds
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,9 +12,9 @@ import yaml
 
 from hisearch.base.dtypes import F8
 from hisearch.latency.served_errors import SHARES
-from hisearch.validate.host_fit.cases import SERVED, Case
-from hisearch.validate.host_fit.fit import CONSTANTS, MEASURED, HostFit
-from hisearch.validate.host_fit.leave_out import LeftOut
+from refit.host_fit.cases import SERVED, Case
+from refit.host_fit.fit import CONSTANTS, MEASURED, HostFit
+from refit.host_fit.leave_out import LeftOut
 
 #: Situation of ``latency.served_errors`` by kind of held-out group.
 SITUATIONS = {"model": "model", "GPU": "accelerator", "campaign": "campaign"}
@@ -33,7 +33,7 @@ def write_constants(path: Path, fit: HostFit, fitted_on: str) -> None:
             version: {name: getattr(version_times, name) for name in names}
             for version, version_times in sorted(times.versions.items())
         }
-    about = f"# Host work of engines, fitted to {fitted_on} by `hisearch calibrate hosts`.\n"
+    about = f"# Host work of engines, fitted to {fitted_on} by `python -m refit hosts`.\n"
     path.write_text(about + yaml.safe_dump(engines, sort_keys=False), encoding="utf-8")
 
 

@@ -8,8 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hisearch.calibrate.aic_tables import read_former_experts, read_former_products, read_former_sparse
-from hisearch.calibrate.former import FORMER_TABLES, former_folder
 from hisearch.latency.laws.gemm import gemm_s
 from hisearch.latency.laws.moe import Experts, drawn, moe_s
 from hisearch.latency.laws.sheet import Sheet
@@ -17,6 +15,8 @@ from hisearch.latency.laws.sparse import indexer, sparse_decode_s
 from hisearch.latency.sharding import Parallelism, shard
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.laws import SparseTerms
+from refit.aic_tables import read_former_experts, read_former_products, read_former_sparse
+from refit.former import FORMER_TABLES, former_folder
 
 CATALOGUE = Catalogue()
 

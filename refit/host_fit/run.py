@@ -10,12 +10,12 @@ from typing import Any
 import yaml
 
 from hisearch.specs.documents.catalogue import Catalogue
-from hisearch.validate.host_fit.cases import Case, closed_loop_cases, open_loop_cases, served_cases
-from hisearch.validate.host_fit.fit import HostFit, evaluator, fit, vector_of, workers
-from hisearch.validate.host_fit.leave_out import KEYS, LeftOut, leave_out
-from hisearch.validate.host_fit.report import by_group, coverage, error_laws, write_constants
 from hisearch.validate.silicon.pricing import Pricer
 from hisearch.validate.silicon.rows import read_rows
+from refit.host_fit.cases import Case, closed_loop_cases, open_loop_cases, served_cases
+from refit.host_fit.fit import HostFit, evaluator, fit, vector_of, workers
+from refit.host_fit.leave_out import KEYS, LeftOut, leave_out
+from refit.host_fit.report import by_group, coverage, error_laws, write_constants
 
 
 @dataclass(frozen=True)
@@ -79,5 +79,5 @@ def write_judged(judged: Judged, constants: Path, laws: Path | None, fitted_on: 
     """Write the constants, and the error laws unless ``laws`` is None."""
     write_constants(constants, judged.fit, fitted_on)
     if laws is not None:
-        about = "# Errors of served runs that had no part in the constants, by `hisearch calibrate hosts`.\n"
+        about = "# Errors of served runs that had no part in the constants, by `python -m refit hosts`.\n"
         laws.write_text(about + yaml.safe_dump(judged.laws, sort_keys=False), encoding="utf-8")

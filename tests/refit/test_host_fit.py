@@ -14,11 +14,15 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisearch.calibrate import hosts
 from hisearch.latency.served_errors import SHARES, EngineErrors
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 from hisearch.specs.machines.host import RANGES, HostTimes
-from hisearch.validate.host_fit.cases import (
+from hisearch.validate.silicon.conditions import conditions_of
+from hisearch.validate.silicon.pricing import EngineTimes, Pricer
+from hisearch.validate.silicon.report import START_UP
+from hisearch.validate.silicon.rows import read_rows
+from refit import hosts
+from refit.host_fit.cases import (
     OF_LAWS,
     OF_TABLES,
     OPEN_LOOP,
@@ -27,7 +31,7 @@ from hisearch.validate.host_fit.cases import (
     served_cases,
     starts_cold,
 )
-from hisearch.validate.host_fit.fit import (
+from refit.host_fit.fit import (
     ALL,
     CONSTANTS,
     HIGH,
@@ -43,8 +47,8 @@ from hisearch.validate.host_fit.fit import (
     version_groups,
     workers,
 )
-from hisearch.validate.host_fit.leave_out import KEYS, LeftOut, leave_out
-from hisearch.validate.host_fit.report import (
+from refit.host_fit.leave_out import KEYS, LeftOut, leave_out
+from refit.host_fit.report import (
     LEAST_RUNS,
     by_group,
     coverage,
@@ -53,11 +57,7 @@ from hisearch.validate.host_fit.report import (
     widened,
     write_constants,
 )
-from hisearch.validate.host_fit.run import fit_hosts, write_judged
-from hisearch.validate.silicon.conditions import conditions_of
-from hisearch.validate.silicon.pricing import EngineTimes, Pricer
-from hisearch.validate.silicon.report import START_UP
-from hisearch.validate.silicon.rows import read_rows
+from refit.host_fit.run import fit_hosts, write_judged
 from tests.cli.conftest import Hisearch, hisearch
 from tests.validate.test_e2e import request, write_case
 from tests.validate.test_open_loop import write_folder

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hisearch.calibrate.aic_files import DTYPES, newest, read, source_of
 from hisearch.calibrate.tables import COLUMNS
+from refit.aic_files import DTYPES, newest, read, source_of
 
 if TYPE_CHECKING:
     import pandas as pd

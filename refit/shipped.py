@@ -9,17 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hisearch.calibrate.aic_collectives import read_all_reduce, read_collectives, read_exchange
-from hisearch.calibrate.aic_tables import read_aiconfigurator
-from hisearch.calibrate.boards import BOARDS, Board
-from hisearch.calibrate.build import Measured, Target, build_profile, curves_of, newest_version
-from hisearch.calibrate.former import Sources, with_former
-from hisearch.calibrate.hosts import with_hosts
+from hisearch.calibrate.build import Measured, Target, build_profile, curves_of
 from hisearch.calibrate.tables import Tables
 from hisearch.specs.base import EngineName
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.laws import CollectiveCurve, LawsSpec, MixedTerms
 from hisearch.specs.machines.profile import LatencyProfileSpec
+from refit.aic_collectives import read_all_reduce, read_collectives, read_exchange
+from refit.aic_tables import read_aiconfigurator
+from refit.boards import BOARDS, Board
+from refit.former import Sources, with_former
+from refit.hosts import with_hosts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,18 +108,12 @@ def data_folder(given: Path | None) -> Path:
     if given is None:
         module_spec = importlib.util.find_spec("aiconfigurator_core")
         if module_spec is None or module_spec.origin is None:
-            raise ValueError(
-                "aiconfigurator_core is not installed: install aiconfigurator-core, or give its folder, or one of "
-                "tables of one's own"
-            )
+            raise ValueError("aiconfigurator_core is not installed: install aiconfigurator-core, or give its folder")
         given = Path(module_spec.origin).parent
     for folder in (given, given / "systems" / "data", given / "aiconfigurator_core" / "systems" / "data"):
         if (folder / "h100_sxm").is_dir():
             return folder
-    raise ValueError(
-        f"{given}: no tables of one's own (gemm.csv, …), and neither it nor systems/data below it has the folders of "
-        "aiconfigurator's systems"
-    )
+    raise ValueError(f"{given}: neither it nor systems/data below it has the folders of aiconfigurator's systems")
 
 
 def fit_shipped(
@@ -158,7 +152,8 @@ def fit_shipped(
     measured = []
     for name in order:
         tables = _with_links(read_aiconfigurator(data, board.system, name), accelerator_name, data, name)
-        measured.append(Measured(name, newest_version(tables), tables))
+        # The engine's version is the folder of its GEMM table.
+        measured.append(Measured(name, Path(tables.sources["gemm"]).parent.name, tables))
     profile = build_profile(
         target,
         measured,

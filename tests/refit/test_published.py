@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hisearch.calibrate.published import FLASHINFER_FP8_BLOCK, Products, products
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.gemm import gemm_s
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.laws import GemmTerms
+from refit.published import FLASHINFER_FP8_BLOCK, Products, products
 
 B200 = Catalogue().get("Accelerator", "b200").spec
 LAYOUT = FORMATS["fp8_block"]
