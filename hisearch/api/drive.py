@@ -158,7 +158,9 @@ def calibrate_server(
     # The engine's own log is exact, and holds the experiments too where it was written meanwhile.
     fitted = log if log is not None else log_of(driven)
     measured = str(folder / STEPS) if log is not None else str(drive)
-    calibrated = calibrate_log(fitted, worker, measured=measured, source=source, name=name, front_end=front_end)
+    calibrated = calibrate_log(
+        fitted, worker, measured=measured, source=source, name=name, front_end=front_end, with_excess=log is not None
+    )
     worst = calibrated.profile.relative_error
     return CalibratedServer(
         calibrated, len(fitted.latency_s), len(outcomes), time.monotonic() - began, front_end, worst, worst <= error,

@@ -27,7 +27,7 @@ from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.host import EngineOverhead
 from hisearch.specs.machines.profile import AicNames, LatencyProfileSpec, ProfileChoice
-from hisearch.specs.machines.regression import Regime, StepRegression
+from hisearch.specs.machines.regression import Regime, StepExcess, StepRegression
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.wording import format_percent
 
@@ -183,8 +183,11 @@ def calibrate_log(
     source: str,
     name: str | None = None,
     front_end: FrontEndFit | None = None,
+    with_excess: bool = False,
 ) -> Calibrated:
     """Fit the law of ``worker``'s steps to a log. measured: what errors call it. front_end: beside the steps.
+
+    with_excess: predict steps as they were in the mean, pauses included, and not undisturbed ones.
 
     Raises:
         ValueError, SpecError: as of ``calibrate_steps``.
@@ -206,6 +209,7 @@ def calibrate_log(
         kv_dtype=worker.kv_dtype,
         tokens=fit.law.tokens,
         token_s=fit.law.token_s,
+        excess=fit.excess if with_excess else StepExcess(),
         ranges=fit.ranges,
         errors=fit.errors,
         **fit.law.coefficients,

@@ -32,6 +32,7 @@ from hisearch.export.deployment import export_deployment
 from hisearch.export.engines.launch import Launch
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.resolve import load_deployment
+from hisearch.specs.machines.regression import StepExcess
 from tests.serving.documents import write_deployment, write_documents
 from tests.serving.environment import server_python
 from tests.serving.server import Server, drive, make_model, served
@@ -161,16 +162,20 @@ def slower(calibrated: Calibrated, steps: Path) -> float:
     """How much longer steps took than the profile says of them, all together, over 1."""
     law, log = calibrated.profile.regressions[0], read_step_logs([steps])
     theta = np.array([getattr(law, name) for name in COEFFICIENTS] + list(np.diff(law.token_s)))
-    seconds = step_features(log, np.array(law.tokens, dtype=np.float64)) @ theta
+    seconds = (1.0 + law.excess.share) * step_features(log, np.array(law.tokens, dtype=np.float64)) @ theta
+    prompt_tokens = np.bincount(log.step, weights=log.new * ~log.decode, minlength=len(seconds))
+    own_s = law.step_s + np.interp(prompt_tokens, law.tokens, law.token_s)
+    seconds += law.excess.prompt_share * np.where(prompt_tokens > 0, own_s, 0.0)
     return float(log.latency_s.sum() / seconds.sum() - 1.0)
 
 
 def _slowed(calibrated: Calibrated, share: float) -> str:
     """The profile with every step longer by ``share``."""
     law = calibrated.profile.regressions[0]
-    times = {name: (1.0 + share) * getattr(law, name) for name in COEFFICIENTS}
-    times["token_s"] = [(1.0 + share) * seconds for seconds in law.token_s]
-    profile = calibrated.profile.model_copy(update={"regressions": [law.model_copy(update=times)]})
+    excess = StepExcess(
+        share=(1.0 + share) * (1.0 + law.excess.share) - 1.0, prompt_share=(1.0 + share) * law.excess.prompt_share
+    )
+    profile = calibrated.profile.model_copy(update={"regressions": [law.model_copy(update={"excess": excess})]})
     return profile_yaml("slower", "At the speed of one load.", profile)
 
 
