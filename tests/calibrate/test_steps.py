@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from hisearch.calibrate.profiles import calibrate_log, LoggedWorker, calibrate_steps
+from hisearch.calibrate.profiles import LoggedWorker, calibrate_log, calibrate_steps
 from hisearch.calibrate.step_fit import fit_steps
 from hisearch.calibrate.step_log import read_step_logs
 from hisearch.cli.main import app

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.engines.environments import ROOT
+from tests.serving.make_model import BF16
 
 STEP_LOG = ROOT / "hisearch" / "observe" / "vllm_step_log.py"
 START_S = 300.0
 #: Flags of a server on CPUs without weights, behind those that are exported.
 FLAGS = (
     "--load-format", "dummy", "--enforce-eager", "--distributed-executor-backend",
-    "vllm.v1.executor.uniproc_executor.UniProcExecutor",
+    "vllm.v1.executor.uniproc_executor.UniProcExecutor", *(() if BF16 else ("--dtype", "float32")),
 )  # fmt: skip
 
 
