@@ -314,7 +314,10 @@ def _times(front_end: FrontEndFit | None) -> dict[str, float]:
 def _front_end_note(front_end: FrontEndFit | None) -> str:
     if front_end is None:
         return " The front end was not timed: TTFT is the engine's alone."
-    return f" Front end: off by {1e3 * front_end.error_s:.2g} ms (median) on experiments left out of its fit."
+    client = (
+        "" if not front_end.client_s else f" Its client is a benchmark's: {1e3 * front_end.client_s:+.2g} ms a request."
+    )
+    return f" Front end: off by {1e3 * front_end.error_s:.2g} ms (median) on experiments left out of its fit.{client}"
 
 
 def _notes(law: StepRegression, noise: Mapping[Regime, RegimeNoise]) -> str:
