@@ -139,7 +139,7 @@ def calibrate_server(
 
     Raises:
         ServerError: the server cannot be driven.
-        ValueError: there are neither steps nor a server, or too few steps.
+        ValueError: there are neither steps nor a server, too few steps, or clients without a server.
         OSError, SpecError: the folder holds no observation of one pool.
     """
     folder = Path(observed)
@@ -150,6 +150,8 @@ def calibrate_server(
         raise ValueError(
             f"{folder}: no {STEPS}: observe with --logs, or name a server to send requests to with --drive"
         )
+    if clients and drive is None:
+        raise ValueError("a benchmark's client is held against the one that sends requests: name a server with drive")
     began = time.monotonic()
     outcomes: list[Outcome] = []
     driven: list[LoggedStep] = []
