@@ -73,6 +73,11 @@ class CalibratedServer(Shown):
                 f"held out: median {format_percent(error.median, 1)}, p90 {format_percent(error.p90, 1)} "
                 f"({error.steps:,} steps)"
             )
+        if law.excess.share or law.excess.prompt_share:
+            facts["beyond the law"] = (
+                f"{law.excess.share:+.1%} of each step, {law.excess.prompt_share:+.1%} more with prompts: pauses, "
+                "predicted too"
+            )
         if self.front_end is not None:
             times = self.front_end.times
             facts["front end"] = (

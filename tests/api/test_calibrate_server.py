@@ -34,7 +34,9 @@ def observed(folder: Path, slower: float) -> Path:
 
 
 def test_pauses_stay_beside_the_law(tmp_path: Path) -> None:
-    (law,) = calibrate_server(observed(tmp_path, 0.6)).calibrated.profile.regressions
+    server = calibrate_server(observed(tmp_path, 0.6))
+    (law,) = server.calibrated.profile.regressions
+    assert server.facts()["beyond the law"].startswith(f"{law.excess.share:+.1%} of each step")
     assert law.excess.share == pytest.approx(0.4 * 0.6, abs=0.02)
 
 
