@@ -27,7 +27,7 @@ from hisearch.calibrate.served.experiments import (
     next_experiments,
     steps_of,
 )
-from hisearch.calibrate.served.front_end import FrontEndFit, FrontEndSample, fit_front_end
+from hisearch.calibrate.served.front_end import ClientSample, FrontEndFit, FrontEndSample, fit_front_end
 from hisearch.calibrate.step_fit import LEAST_STEPS, StepFit, fit_steps
 from hisearch.calibrate.step_log import StepLog, read_step_logs
 from hisearch.observe.client import Client, ServerError, headers_of
@@ -73,6 +73,11 @@ class CalibratedServer(Shown):
                 f"held out: median {format_percent(error.median, 1)}, p90 {format_percent(error.p90, 1)} "
                 f"({error.steps:,} steps)"
             )
+        if law.excess.share or law.excess.prompt_share:
+            facts["beyond the law"] = (
+                f"{law.excess.share:+.1%} of each step, {law.excess.prompt_share:+.1%} more with prompts: pauses, "
+                "predicted too"
+            )
         if self.front_end is not None:
             times = self.front_end.times
             facts["front end"] = (
@@ -80,6 +85,8 @@ class CalibratedServer(Shown):
                 f"{1e6 * times.prompt_token_s:.2g} us a prompt token, {1e6 * times.stream_s:.3g} us a token; "
                 f"held out: median {1e3 * self.front_end.error_s:.2g} ms"
             )
+            if self.front_end.client_s:
+                facts["client"] = f"{1e3 * self.front_end.client_s:+.2g} ms of it a request: the benchmark's own"
             facts["sent"] = f"{counted(self.experiments, 'experiment')} in {self.seconds:.0f} s"
         return facts
 
@@ -116,6 +123,7 @@ def calibrate_server(
     source: str = "own measurements",
     name: str | None = None,
     seed: int = 0,
+    clients: Sequence[ClientSample] = (),
     report: Callable[[float, str], None] = lambda passed_s, said: None,
 ) -> CalibratedServer:
     """Fit a profile to an observation, and to requests that are sent.
@@ -131,11 +139,12 @@ def calibrate_server(
         source: what the profile names as its source.
         name: of the profile.
         seed: of the prompts.
+        clients: benchmarks that ran on the server, whose client is to be predicted; only with ``drive``.
         report: is told the seconds passed, and what is known by then.
 
     Raises:
         ServerError: the server cannot be driven.
-        ValueError: there are neither steps nor a server, or too few steps.
+        ValueError: there are neither steps nor a server, too few steps, or clients without a server.
         OSError, SpecError: the folder holds no observation of one pool.
     """
     folder = Path(observed)
@@ -146,6 +155,8 @@ def calibrate_server(
         raise ValueError(
             f"{folder}: no {STEPS}: observe with --logs, or name a server to send requests to with --drive"
         )
+    if clients and drive is None:
+        raise ValueError("a benchmark's client is held against the one that sends requests: name a server with drive")
     began = time.monotonic()
     outcomes: list[Outcome] = []
     driven: list[LoggedStep] = []
@@ -155,10 +166,14 @@ def calibrate_server(
         driven = _drive(driver, bounds, log, outcomes, seconds, error, report)
     samples = [front_end_of(outcome) for outcome in outcomes]
     front_end = fit_front_end(samples) if drive is not None else None
+    if front_end is not None and clients:
+        front_end = front_end.of_client(clients)
     # The engine's own log is exact, and holds the experiments too where it was written meanwhile.
     fitted = log if log is not None else log_of(driven)
     measured = str(folder / STEPS) if log is not None else str(drive)
-    calibrated = calibrate_log(fitted, worker, measured=measured, source=source, name=name, front_end=front_end)
+    calibrated = calibrate_log(
+        fitted, worker, measured=measured, source=source, name=name, front_end=front_end, with_excess=log is not None
+    )
     worst = calibrated.profile.relative_error
     return CalibratedServer(
         calibrated, len(fitted.latency_s), len(outcomes), time.monotonic() - began, front_end, worst, worst <= error,

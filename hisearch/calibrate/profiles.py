@@ -23,7 +23,7 @@ from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.host import EngineOverhead
 from hisearch.specs.machines.profile import LatencyProfileSpec
-from hisearch.specs.machines.regression import Regime, StepRegression
+from hisearch.specs.machines.regression import Regime, StepExcess, StepRegression
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.wording import format_percent
 
@@ -105,8 +105,11 @@ def calibrate_log(
     source: str,
     name: str | None = None,
     front_end: FrontEndFit | None = None,
+    with_excess: bool = False,
 ) -> Calibrated:
     """Fit the law of ``worker``'s steps to a log. measured: what errors call it. front_end: beside the steps.
+
+    with_excess: predict steps as they were in the mean, pauses included, and not undisturbed ones.
 
     Raises:
         ValueError, SpecError: as of ``calibrate_steps``.
@@ -128,6 +131,7 @@ def calibrate_log(
         kv_dtype=worker.kv_dtype,
         tokens=fit.law.tokens,
         token_s=fit.law.token_s,
+        excess=fit.excess if with_excess else StepExcess(),
         ranges=fit.ranges,
         errors=fit.errors,
         **fit.law.coefficients,
@@ -200,7 +204,10 @@ def _times(front_end: FrontEndFit | None) -> dict[str, float]:
 def _front_end_note(front_end: FrontEndFit | None) -> str:
     if front_end is None:
         return " The front end was not timed: TTFT is the engine's alone."
-    return f" Front end: off by {1e3 * front_end.error_s:.2g} ms (median) on experiments left out of its fit."
+    client = (
+        "" if not front_end.client_s else f" Its client is a benchmark's: {1e3 * front_end.client_s:+.2g} ms a request."
+    )
+    return f" Front end: off by {1e3 * front_end.error_s:.2g} ms (median) on experiments left out of its fit.{client}"
 
 
 def _notes(law: StepRegression, noise: Mapping[Regime, RegimeNoise]) -> str:

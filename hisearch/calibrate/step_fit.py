@@ -22,6 +22,9 @@ step is a disturbed one, and the law would follow the load of that hour. A regim
 of the short side, which no such noise reaches. A lower quantile would need to know how many steps are disturbed; the
 mode does not, and is the median where noise has two sides. What is set aside is stated (``RegimeNoise``).
 
+Pauses come back, though, and means of loads have their share. All logged time beyond the law is kept beside it
+(``StepExcess``): with it, the law's sums over decode steps and over steps with prompts are those that were logged.
+
 Errors are those of held-out steps: runs of consecutive steps, a fifth of the log at a time. A step nearly repeats the
 one before it.
 """
@@ -37,7 +40,7 @@ import numpy as np
 from hisearch.base.dtypes import BOOL, F8, I8
 from hisearch.base.one_thread import on_one_thread
 from hisearch.calibrate.step_log import StepLog
-from hisearch.specs.machines.regression import Regime, RegimeError, StepRanges
+from hisearch.specs.machines.regression import Regime, RegimeError, StepExcess, StepRanges
 
 #: Coefficients besides the knots of ``token_s``, in the order of the matrix's first columns.
 COEFFICIENTS = (
@@ -83,9 +86,10 @@ class RegimeNoise(NamedTuple):
 
 
 class StepFit(NamedTuple):
-    """A law, its errors on held-out steps, the logged ranges, and regimes whose noise is one-sided."""
+    """A law, logged time beyond it, its errors on held-out steps, the logged ranges, regimes with one-sided noise."""
 
     law: StepLaw
+    excess: StepExcess
     errors: dict[Regime, RegimeError]
     ranges: StepRanges
     noise: dict[Regime, RegimeNoise]
@@ -153,7 +157,16 @@ def fit_steps(log: StepLog, seed: int = 0) -> StepFit:
             beyond = logs[of_regime] > TRIM * _short_spread(logs[of_regime])
             excess = log.latency_s[of_regime].sum() / seconds[of_regime].sum() - 1.0
             noise[name] = RegimeNoise(_percent(beyond.mean()), _percent(excess))
-    return StepFit(law, errors, ranges, noise)
+    return StepFit(law, _excess(law, sums, seconds, log.latency_s), errors, ranges, noise)
+
+
+def _excess(law: StepLaw, sums: _Sums, seconds: F8, latency_s: F8) -> StepExcess:
+    """What was logged beyond the law's ``seconds``: of all steps, and besides of those with prompts."""
+    prompts = sums.prompt_tokens > 0
+    share = _percent(latency_s[~prompts].sum() / seconds[~prompts].sum() - 1.0) if not prompts.all() else 0.0
+    left_s = (latency_s - (1.0 + share) * seconds)[prompts].sum()
+    own_s = law.coefficients["step_s"] + np.interp(sums.prompt_tokens[prompts], law.tokens, law.token_s)
+    return StepExcess(share=share, prompt_share=_percent(left_s / max(own_s.sum(), LEAST_SPREAD)))
 
 
 def step_features(log: StepLog, tokens: F8) -> F8:

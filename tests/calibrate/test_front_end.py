@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hisearch.calibrate.served.front_end import FrontEndSample, fit_front_end
+from hisearch.calibrate.served.front_end import ClientSample, FrontEndSample, fit_front_end
 
 REQUEST_S, READ_S, PROMPT_TOKEN_S, STREAM_S = 8e-3, 1e-3, 3e-6, 60e-6
 #: Of a request's time, what passes before the server's stamp of its arrival and behind its last one.
@@ -56,3 +56,27 @@ def test_pauses_during_a_few_experiments_do_not_bend_the_law() -> None:
 def test_too_few_requests_alone_are_refused() -> None:
     with pytest.raises(ValueError, match="5 requests alone are too few"):
         fit_front_end(SAMPLES[1:])
+
+
+class TestClients:
+    """A benchmark's client takes the place of the one that calibrated."""
+
+    @staticmethod
+    def waited(client_s: float, beside: float) -> ClientSample:
+        server_s = 30e-3
+        return ClientSample(60, server_s + OUTSIDE_S + client_s + STREAM_S * (1 + beside / 2), server_s, beside)
+
+    @pytest.mark.parametrize("client_s", [-1e-3, 0.0, 2e-3])
+    def test_its_own_time_is_found_again(self, client_s: float) -> None:
+        fit = fit_front_end(SAMPLES)
+        seen = fit.of_client([self.waited(client_s, beside) for beside in (0.5, 3.0, 6.0)])
+        assert seen.client_s == pytest.approx(client_s, abs=5e-5)
+        assert seen.times == fit.times.model_copy(update={"request_s": fit.times.request_s + seen.client_s})
+
+    def test_more_requests_count_for_more(self) -> None:
+        few, many = self.waited(0.0, 1.0), self.waited(2e-3, 1.0)._replace(requests=180)
+        assert fit_front_end(SAMPLES).of_client([few, many]).client_s == pytest.approx(1.5e-3, abs=5e-5)
+
+    def test_other_clocks_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="timed by other clocks, or on another server"):
+            fit_front_end(SAMPLES).of_client([self.waited(0.1, 1.0)])

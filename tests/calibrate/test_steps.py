@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from hisearch.calibrate.profiles import LoggedWorker, calibrate_steps
+from hisearch.calibrate.profiles import LoggedWorker, calibrate_log, calibrate_steps
 from hisearch.calibrate.step_fit import fit_steps
 from hisearch.calibrate.step_log import read_step_logs
 from hisearch.cli.main import app
@@ -83,6 +83,30 @@ class TestNoise:
         assert fit.noise["decode"].share == pytest.approx(0.4, abs=0.05)
         assert fit.noise["decode"].excess == pytest.approx(0.2, abs=0.05)
         assert fit_steps(log_of(steps, clean_s * np.exp(0.01 * rng.standard_normal(1200)))).noise == {}
+
+
+class TestExcess:
+    """Of a log with pauses, a profile for the very server predicts the logged sums; another one undisturbed steps."""
+
+    def test_a_server_is_predicted_with_its_pauses(self) -> None:
+        steps = [(chunks[:1], decodes) for chunks, decodes in drawn_steps(1200)]
+        rng = np.random.default_rng(7)
+        clean_s = timed(SCALED, steps)
+        prompts = np.array([bool(chunks) for chunks, _ in steps])
+        # Steps with prompts pause more often.
+        paused = rng.random(len(steps)) < np.where(prompts, 0.5, 0.3)
+        logged_s = clean_s * (1.0 + rng.exponential(0.4, len(steps)) * paused)
+        log = log_of(steps, logged_s)
+
+        def priced(*, with_excess: bool) -> np.ndarray:
+            fitted = calibrate_log(log, WORKER, measured="a log", source="a test", with_excess=with_excess)
+            return timed(compiled("mine", fitted.profile).seconds, steps)
+
+        with_pauses, undisturbed = priced(with_excess=True), priced(with_excess=False)
+        for of_kind in (prompts, ~prompts):
+            assert with_pauses[of_kind].sum() == pytest.approx(logged_s[of_kind].sum(), rel=0.01)
+            assert undisturbed[of_kind].sum() == pytest.approx(clean_s[of_kind].sum(), rel=0.04)
+        assert logged_s.sum() > 1.1 * clean_s.sum()
 
 
 def test_milliseconds_are_no_seconds(tmp_path: Path) -> None:

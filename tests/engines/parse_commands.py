@@ -53,6 +53,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "linear": ("Qwen3NextForCausalLM", {"model_type": "qwen3_next", **_EXPERTS}),
     "mla": ("DeepseekV3ForCausalLM", {"model_type": "deepseek_v3", **_LATENT}),
+    "mtp": (
+        "Glm4MoeForCausalLM",
+        {"model_type": "glm4_moe", "n_routed_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1536,
+         "num_nextn_predict_layers": 1},
+    ),
+    "head": ("LlamaForCausalLMEagle3", {"model_type": "llama", "num_hidden_layers": 1, "draft_vocab_size": 32000}),
 }  # fmt: skip
 #: Kinds that are not what was simulated, or do not start, where vLLM turns its hybrid KV cache manager off.
 _OF_SEVERAL_ATTENTIONS = ("windows", "linear")
@@ -108,11 +114,13 @@ def vllm_parser() -> Parser:
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # type: ignore[import-not-found]
 
     def configuration(parsed: Any, kind: str) -> str:
+        drafts = parsed.speculative_config or {}
         with tempfile.TemporaryDirectory() as folder:
-            architecture, more = MODELS[kind]
-            text = json.dumps({"architectures": [architecture]} | _SHAPE | more)
-            Path(folder, "config.json").write_text(text, encoding="utf-8")
-            parsed.model, parsed.skip_tokenizer_init = folder, True
+            # A model that drafts for itself has layers for it; another one's drafts are made by weights of their own.
+            parsed.model = _write_model(Path(folder, "model"), "mtp" if drafts.get("method") == "mtp" else kind)
+            if "model" in drafts:
+                drafts["model"] = _write_model(Path(folder, "head"), "head")
+            parsed.skip_tokenizer_init = True
             cli_args.validate_parsed_serve_args(parsed)
             arguments = AsyncEngineArgs.from_cli_args(parsed)
             try:
@@ -122,6 +130,14 @@ def vllm_parser() -> Parser:
             return _check_connectors(made, kind)
 
     return cli_args.make_arg_parser(FlexibleArgumentParser()), configuration
+
+
+def _write_model(folder: Path, kind: str) -> str:
+    """A model's configuration, as ``MODELS`` has it; the folder's path."""
+    architecture, more = MODELS[kind]
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"architectures": [architecture]} | _SHAPE | more), encoding="utf-8")
+    return str(folder)
 
 
 def _check_connectors(made: Any, kind: str) -> str:

@@ -25,6 +25,7 @@ from hisearch.api.deployments.deployment import plan_pool, simulate_deployment
 from hisearch.api.drive import calibrate_server
 from hisearch.api.observe import STEPS
 from hisearch.calibrate.profiles import Calibrated
+from hisearch.calibrate.served.front_end import ClientSample
 from hisearch.calibrate.step_fit import COEFFICIENTS, step_features
 from hisearch.calibrate.step_log import read_step_logs
 from hisearch.calibrate.writing import profile_yaml
@@ -32,6 +33,7 @@ from hisearch.export.deployment import export_deployment
 from hisearch.export.engines.launch import Launch
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.resolve import load_deployment
+from hisearch.specs.machines.regression import StepExcess
 from tests.serving.documents import write_deployment, write_documents
 from tests.serving.environment import server_python
 from tests.serving.server import Server, drive, make_model, served
@@ -40,6 +42,8 @@ from tests.serving.server import Server, drive, make_model, served
 SETTLE_S = 3.0
 #: Longest time to send requests for the front end.
 DRIVE_S = 40.0
+#: The most that the engine may wait for its core, over the time that it ran, on a machine that serves nobody else.
+MOST_WAITED = 0.10
 #: Requests of the burst, and of a recorded load at ``HALF`` of saturation.
 BURST, RECORDED, HALF = 100, 60, 0.5
 
@@ -61,14 +65,15 @@ NOTHING = Simulated(math.nan, math.nan, 0, 0)
 class Load:
     """A load that was sent.
 
-    measured: what the benchmark says. trace: of its requests, as the server saw them. waited: seconds for which the
-    engine waited for its core, over those it ran. predicted: by the profile of the recorded loads. slower: how much
-    longer its own steps took than the profile says of them, over 1. replayed: as predicted, with all steps that much
-    slower.
+    measured: what the benchmark says. server_ttft_s: what the server says of the same requests, in the mean. trace: of
+    these, as the server saw them. waited: seconds for which the engine waited for its core, over those it ran.
+    predicted: by the profile of the recorded loads. slower: how much longer its own steps took than the profile says of
+    them, over 1. replayed: as predicted, with all steps that much slower.
     """
 
     rate_rps: float
     measured: dict[str, Any]
+    server_ttft_s: float
     trace: Path
     steps: Path
     waited: float
@@ -144,7 +149,10 @@ def go_round(folder: Path, fractions: tuple[float, ...], requests: int, say: Cal
         recorded.append(send(HALF * saturation_rps, RECORDED))
         # Steps by the engine's own log of the recorded loads; the front end by requests that are sent now.
         (folder / STEPS).write_bytes(b"".join(load.steps.read_bytes() for load in recorded))
-        calibrated = calibrate_server(folder, drive=server.url, seconds=DRIVE_S)
+        # Beside other programs a benchmark's client waits for its core, by turns.
+        is_quiet = max(load.waited for load in recorded) <= MOST_WAITED
+        clients = [_client(load) for load in recorded[1:]] if is_quiet else []
+        calibrated = calibrate_server(folder, drive=server.url, seconds=DRIVE_S, clients=clients)
     say("; ".join(f"{name}: {text}" for name, text in calibrated.facts().items()))
     calibrated.write(folder, folder / "mine.yaml")
     for load in (*recorded, *loads):
@@ -157,20 +165,32 @@ def go_round(folder: Path, fractions: tuple[float, ...], requests: int, say: Cal
     return Circle(recorded, loads, log, launch.kv_capacity_tokens, launch.pool.engine)
 
 
+def _client(load: Load) -> ClientSample:
+    """What a load's benchmark waited for, and beside how many decodes its prompts were computed."""
+    log = read_step_logs([load.steps])
+    decodes = np.bincount(log.step, weights=log.decode, minlength=len(log.latency_s))
+    beside = float(decodes[log.step[~log.decode]].mean())
+    return ClientSample(load.measured["completed"], load.measured["mean_ttft_ms"] / 1e3, load.server_ttft_s, beside)
+
+
 def slower(calibrated: Calibrated, steps: Path) -> float:
     """How much longer steps took than the profile says of them, all together, over 1."""
     law, log = calibrated.profile.regressions[0], read_step_logs([steps])
     theta = np.array([getattr(law, name) for name in COEFFICIENTS] + list(np.diff(law.token_s)))
-    seconds = step_features(log, np.array(law.tokens, dtype=np.float64)) @ theta
+    seconds = (1.0 + law.excess.share) * step_features(log, np.array(law.tokens, dtype=np.float64)) @ theta
+    prompt_tokens = np.bincount(log.step, weights=log.new * ~log.decode, minlength=len(seconds))
+    own_s = law.step_s + np.interp(prompt_tokens, law.tokens, law.token_s)
+    seconds += law.excess.prompt_share * np.where(prompt_tokens > 0, own_s, 0.0)
     return float(log.latency_s.sum() / seconds.sum() - 1.0)
 
 
 def _slowed(calibrated: Calibrated, share: float) -> str:
     """The profile with every step longer by ``share``."""
     law = calibrated.profile.regressions[0]
-    times = {name: (1.0 + share) * getattr(law, name) for name in COEFFICIENTS}
-    times["token_s"] = [(1.0 + share) * seconds for seconds in law.token_s]
-    profile = calibrated.profile.model_copy(update={"regressions": [law.model_copy(update=times)]})
+    excess = StepExcess(
+        share=(1.0 + share) * (1.0 + law.excess.share) - 1.0, prompt_share=(1.0 + share) * law.excess.prompt_share
+    )
+    profile = calibrated.profile.model_copy(update={"regressions": [law.model_copy(update={"excess": excess})]})
     return profile_yaml("slower", "At the speed of one load.", profile)
 
 
@@ -190,7 +210,8 @@ def _line(load: Load, saturation_rps: float) -> str:
     ways = {"predicted": load.predicted, "at its steps' speed": load.replayed}
     return (
         f"{min(load.rate_rps / saturation_rps, 9.99):.0%} of {saturation_rps:.1f}/s: TTFT "
-        f"{load.measured['mean_ttft_ms']:.1f} ms, TPOT {load.measured['mean_tpot_ms']:.2f} ms (means); "
+        f"{load.measured['mean_ttft_ms']:.1f} ms ({1e3 * load.server_ttft_s:.1f} by the server), TPOT "
+        f"{load.measured['mean_tpot_ms']:.2f} ms (means); "
         + "; ".join(
             f"{way} " + ", ".join(f"{name.upper()} {error:+.1%}" for name, error in load.errors(of).items())
             for way, of in ways.items()
@@ -205,13 +226,16 @@ def _send(python: Path, server: Server, model: Path, out: Path, logs: Path, rate
     server.forget()
     time.sleep(SETTLE_S)
     before, began = {path: path.stat().st_size for path in logs.glob("*-*.jsonl")}, server.core_time()
+    first_tokens = server.first_tokens()
     seed = int(out.name.rpartition("-")[2])
     measured = drive(python, server.url, model, out / "bench.json", requests=requests, rate_rps=rate_rps, seed=seed)
     ended = server.core_time()
     time.sleep(SETTLE_S)
+    seconds, count = (now - then for now, then in zip(server.first_tokens(), first_tokens, strict=True))
+    assert count == requests, f"the server counts {count} first tokens of {requests} requests"
     trace, steps = (_behind(logs, out, kind, before, requests) for kind in ("trace", "steps"))
     waited = (ended.waited_s - began.waited_s) / (ended.ran_s - began.ran_s)
-    return Load(rate_rps, measured, trace, steps, waited)
+    return Load(rate_rps, measured, seconds / count, trace, steps, waited)
 
 
 def _behind(logs: Path, out: Path, kind: str, before: dict[Path, int], requests: int) -> Path:

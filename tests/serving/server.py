@@ -19,14 +19,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hisearch.observe.client import Client
+from hisearch.observe.prometheus import parse_metrics
 from tests.engines.environments import ROOT
+from tests.serving.make_model import BF16
 
 STEP_LOG = ROOT / "hisearch" / "observe" / "vllm_step_log.py"
 START_S = 300.0
 #: Flags of a server on CPUs without weights, behind those that are exported.
 FLAGS = (
     "--load-format", "dummy", "--enforce-eager", "--distributed-executor-backend",
-    "vllm.v1.executor.uniproc_executor.UniProcExecutor",
+    "vllm.v1.executor.uniproc_executor.UniProcExecutor", *(() if BF16 else ("--dtype", "float32")),
 )  # fmt: skip
 
 
@@ -47,6 +50,11 @@ class Server(NamedTuple):
         """Of the engine until now (Linux, ``/proc/PID/schedstat``)."""
         ran, waited, _ = Path(f"/proc/{self.engine}/schedstat").read_text().split()
         return CoreTime(int(ran) / 1e9, int(waited) / 1e9)
+
+    def first_tokens(self) -> tuple[float, float]:
+        """By its own counters: seconds from arrivals to first tokens, of all requests until now, and their number."""
+        metrics, name = parse_metrics(Client(self.url).get("/metrics").text), "vllm:time_to_first_token_seconds"
+        return metrics.total(f"{name}_sum") or 0.0, metrics.total(f"{name}_count") or 0.0
 
     def forget(self) -> None:
         """Empty its prefix cache: a load's hits are then of its own prompts."""
@@ -138,7 +146,8 @@ def drive(python: Path, url: str, model: Path, out: Path, *, requests: int, rate
         str(python.with_name("vllm")), "bench", "serve", "--backend", "openai", "--endpoint", "/v1/completions",
         "--base-url", url, "--model", str(model), "--dataset-name", "random", "--random-input-len", "128",
         "--random-output-len", "48", "--random-range-ratio", "0.5", "--num-prompts", str(requests), "--request-rate",
-        str(rate_rps), "--seed", str(seed), "--ignore-eos", "--save-result", "--result-filename", str(out),
+        str(rate_rps), "--seed", str(seed), "--ignore-eos", "--ready-check-timeout-sec", "0", "--save-result",
+        "--result-filename", str(out),
     ]  # fmt: skip
     done = subprocess.run(command, env=_environment(python), capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -21,12 +21,12 @@ from pathlib import Path
 import pytest
 
 from tests.engines.environments import NoEngineError
-from tests.serving.circle import Circle, Load, go_round
+from tests.serving.circle import MOST_WAITED, Circle, Load, go_round
 
 #: Largest error of the predicted means of loads that were not calibrated on.
 WITHIN = {"ttft": 0.10, "tpot": 0.05}
 #: The machine's part, above which bounds are not asked for; see above.
-MOST_WAITED, MOST_SLOWER = 0.10, 0.02
+MOST_SLOWER = 0.02
 #: Largest error of the number of steps: of loads, and of the burst, whose steps hardly depend on arrivals.
 STEPS_WITHIN, BURST_WITHIN = 0.05, 0.02
 #: Of the server's saturation.

@@ -21,6 +21,10 @@ for half of the others in its step: n - 1 at the end, where all end together, an
 one after another. The engine's own seconds do not serve here: a request that comes during a step waits for its end
 before the engine counts its queue.
 
+The client belongs to request_s: a benchmark's takes its own time until it has sent a request and noted a token. Where
+a benchmark ran on the server (``ClientSample``), its client takes the place of the one that calibrates: request_s grows
+by what the benchmark waited beside the server's own time, less o and the streams beside, as above.
+
 Every constant stays within its physical range (``specs.machines.host.RANGES``). Huber's loss is least, by reweighted
 least squares: a pause of the machine pulls no further than ``HUBER`` spreads, those of the fit with the least absolute
 errors. Within them the law is one of means. A thread of the server that wakes on a busy core waits for the slice of
@@ -64,11 +68,50 @@ class FrontEndSample(NamedTuple):
         return self.requests == 1 and self.beside == 0
 
 
+class ClientSample(NamedTuple):
+    """A benchmark's requests: how many, mean seconds until the first token, by its client and by the server itself.
+
+    beside: mean number of requests that wrote when another's first token came.
+    """
+
+    requests: int
+    first_s: float
+    server_first_s: float
+    beside: float
+
+
 class FrontEndFit(NamedTuple):
-    """Constants, and the median absolute error of ``first_s`` left out, seconds."""
+    """Constants, and the median absolute error of ``first_s`` left out, seconds.
+
+    outside_s: ``o``. client_s: by how much a benchmark's client takes longer for a request than the one that
+    calibrated; 0 where none was timed.
+    """
 
     times: FrontEndTimes
     error_s: float
+    outside_s: float
+    client_s: float = 0.0
+
+    def of_client(self, samples: Sequence[ClientSample]) -> FrontEndFit:
+        """As a benchmark's client sees the server.
+
+        Raises:
+            ValueError: request_s leaves its physical range.
+        """
+        requests = [sample.requests for sample in samples]
+        own_s = [
+            sample.first_s - sample.server_first_s - self.times.stream_s * (1.0 + sample.beside / 2.0)
+            for sample in samples
+        ]
+        client_s = float(f"{np.average(own_s, weights=requests) - self.outside_s:.4g}")
+        times = self.times.model_copy(update={"request_s": self.times.request_s + client_s})
+        known = RANGES["request_s"]
+        if not known.low <= times.request_s <= known.high:
+            raise ValueError(
+                f"the benchmark's client takes {1e3 * client_s:+.2g} ms a request beside the one that calibrates: "
+                "were these requests timed by other clocks, or on another server?"
+            )
+        return self._replace(times=times, client_s=client_s)
 
 
 def fit_front_end(samples: Sequence[FrontEndSample]) -> FrontEndFit:
@@ -93,7 +136,7 @@ def fit_front_end(samples: Sequence[FrontEndSample]) -> FrontEndFit:
     times = FrontEndTimes(
         request_s=request_s, read_s=min(read_s, request_s), prompt_token_s=prompt_token_s, stream_s=stream_s
     )
-    return FrontEndFit(times, float(np.median(left_out)))
+    return FrontEndFit(times, float(np.median(left_out)), float(f"{theta[len(_NAMES)]:.4g}"))
 
 
 def _matrix(samples: Sequence[FrontEndSample]) -> F8:

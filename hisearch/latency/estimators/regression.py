@@ -6,6 +6,8 @@ Notation as there. The law covers the logged worker, host work included. In tabl
     token_s[T] = token_s(T), prompt_s[P] = prompt_s, decode_s(n, c) = context_token_s * c, skew_s = skew_token_s
     chunk_s(new, cached) = pair_s * new * (cached + (new + 1) / 2) + cached_token_s * cached
 
+Each is longer by ``excess.share``, and prompt_s[P] by ``excess.prompt_share`` of step_s + token_s(P) besides: sums of
+decode steps, and of steps with prompts, are then those that were logged.
 The last is exact for a prompt alone in its step; ``cached`` tokens of several prompts count like one prompt of their
 length. A log covers one model, accelerator, engine, split and format: others are refused. Energy is the roofline's.
 """
@@ -69,18 +71,21 @@ def _named(model: str, engine: str, split: str, weights: str, kv: str) -> str:
 
 def _tables(law: StepRegression, priced: PricedWorker) -> StepCosts:
     axes = table_axes(*priced.limits, priced.model.max_context_tokens)
-    decode_s = np.repeat(law.context_token_s * axes.context, len(axes.sequences), axis=0)
+    longer = 1.0 + law.excess.share
+    decode_s = np.repeat(longer * law.context_token_s * axes.context, len(axes.sequences), axis=0)
     decode_s[0, :] = 0.0
-    chunk_rate = law.pair_s + law.cached_token_s * axes.cached / attention_pairs(axes.new, axes.cached)
+    chunk_rate = longer * (law.pair_s + law.cached_token_s * axes.cached / attention_pairs(axes.new, axes.cached))
+    token_s = _token_s(law, priced.max_tokens)
+    prompt_s = longer * law.prompt_s + law.excess.prompt_share * (law.step_s + token_s)
     return StepCosts(
-        host_s=law.step_s,
-        host_per_sequence_s=law.per_sequence_s,
-        token_s=_token_s(law, priced.max_tokens),
+        host_s=longer * law.step_s,
+        host_per_sequence_s=longer * law.per_sequence_s,
+        token_s=longer * token_s,
         sequence_s=np.zeros(2),
         chunk_rate=np.ascontiguousarray(chunk_rate),
         decode_s=decode_s,
-        skew_s=np.array([law.skew_token_s]),
-        prompt_s=np.full(2, law.prompt_s),
+        skew_s=np.array([longer * law.skew_token_s]),
+        prompt_s=prompt_s,
     )
 
 

@@ -30,6 +30,15 @@ class StepRanges(Strict):
     cached_tokens: NonNegativeInt = Field(description="Tokens before a prompt chunk.")
 
 
+class StepExcess(Strict):
+    """Mean of the logged time beyond the law: pauses, mostly, which come back. Zero predicts undisturbed steps."""
+
+    share: Annotated[float, Field(gt=-1)] = Field(0.0, description="Of any step, as a share of its seconds by the law.")
+    prompt_share: float = Field(
+        0.0, description="Besides, of a step with prompt chunks, as a share of step_s and token_s of their tokens."
+    )
+
+
 class StepRegression(Strict):
     """The law of one worker's steps (docs/latency.md), and on what it was fitted."""
 
@@ -55,6 +64,9 @@ class StepRegression(Strict):
     context_token_s: NonNegative = Field(description="Per token of context that decodes read.")
     skew_token_s: NonNegative = Field(
         description="Per token by which the longest context exceeds the mean, in steps of decodes alone."
+    )
+    excess: StepExcess = Field(
+        default_factory=StepExcess, description="What steps took beyond the law in the mean, and are predicted with."
     )
     ranges: StepRanges = Field(description="What was logged.")
     errors: dict[Regime, RegimeError] = Field(
