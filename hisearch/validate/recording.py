@@ -75,7 +75,7 @@ class LmcacheSettings(_Settings):
 
 
 class SpeculationSettings(_Settings):
-    """``config.speculation``: drafted tokens, and how many are accepted (see ``hisearch.record.vllm_drafts``)."""
+    """``config.speculation``: drafted tokens, and how many are accepted (see ``hisearch.record.drafts``)."""
 
     method: Literal["eagle", "ngram"]
     draft_tokens: _Tokens
@@ -168,6 +168,19 @@ class SglangSettings(_Settings):
     priority_scheduling_preemption_threshold: NonNegativeInt = 10
     prefill_max_requests: _Tokens | None = None
     hicache: dict[str, Any] | None = None
+    speculation: SpeculationSettings | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> SglangSettings:
+        beside = {
+            "hicache": self.hicache is not None,
+            "enable_mixed_chunk": self.enable_mixed_chunk,
+            "enable_priority_scheduling": self.enable_priority_scheduling,
+        }
+        for name, given in beside.items():
+            if self.speculation is not None and given:
+                raise ValueError(f"speculation beside {name} is not simulated")
+        return self
 
 
 class RequestRow(_Row):
