@@ -10,7 +10,7 @@ from typing import Any
 from hisearch.record import drafts
 from hisearch.record.drafts import METHODS, random_speculation
 from hisearch.record.sglang.random_cases import draw_case
-from hisearch.record.workload import Row
+from hisearch.record.workload import Row, make_requests
 
 _ALGORITHMS = {"eagle": "EAGLE", "ngram": "NGRAM"}
 
@@ -78,8 +78,27 @@ def random_draft_case(rng: random.Random, version: str) -> tuple[dict[str, Any],
     config["enable_mixed_chunk"] = False
     if config.pop("enable_priority_scheduling", False):
         del config["schedule_low_priority_values_first"], config["priority_scheduling_preemption_threshold"]
+    if rng.random() < 0.5:
+        rows = _pressing(rng, config)
     config["max_total_tokens"] += reserve_tokens(speculation) + config["page_size"]
     return config, rows, block
+
+
+def _pressing(rng: random.Random, config: dict[str, Any]) -> list[Row]:
+    """Short prompts with long outputs, and a pool that admission overbooks for them: requests are retracted."""
+    rows = make_requests(
+        {
+            "requests": rng.randint(15, 50), "seed": rng.randrange(2**31), "rate_per_s": rng.choice((30.0, 300.0)),
+            "input_tokens": [10, rng.choice((60, 200))], "output_tokens": [20, rng.choice((80, 200))],
+            "shared_prefixes": {"count": rng.choice((0, 3)), "tokens": [20, 100], "share": 0.5},
+            "turns": rng.choice((0.0, 0.3)), "limits": 1.0, "eos": rng.choice((0.3, 1.0)), "max_tokens": 1500,
+        }
+    )  # fmt: skip
+    config["schedule_conservativeness"] = rng.choice((0.05, 0.1, 0.3))
+    config["max_running_requests"] = rng.choice((16, 32, 64))
+    need = max(row["input_tokens"] + row["max_output_tokens"] for row in rows) + 4 * config["page_size"] + 4
+    config["max_total_tokens"] = int(need * rng.choice((1.1, 1.5, 2.0, 3.0)))
+    return rows
 
 
 def write_slots(indices: Any, table: Any, starts: Any, ends: Any, slots: Any, _count: int) -> None:
