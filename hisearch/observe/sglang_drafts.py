@@ -51,7 +51,9 @@ def drafts_of(arguments: Mapping[str, Any], metrics: Metrics) -> tuple[dict[str,
         "draft_tokens": checked - 1,
         "acceptance": [round(_chance(max(lengths), checked - 1), 4)] * (checked - 1),
     }
-    note = f"Drafts: SGLang tells {max(lengths):.2f} tokens a step on average; positions are taken to be accepted alike."
+    note = (
+        f"Drafts: SGLang tells {max(lengths):.2f} tokens a step on average; positions are taken to be accepted alike."
+    )
     own = method in ("eagle", "eagle3") and isinstance(head, str) and "/" in head
     return (drafts | {"draft_weights": head} if own else drafts), note
 

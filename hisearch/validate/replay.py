@@ -23,8 +23,9 @@ from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.engine_rules import rules_of
 from hisearch.specs.deployments.speculation import SGLANG_SINCE, simulates_drafts
 from hisearch.validate.hicache_settings import HostTierConfig
+from hisearch.validate.recorded_settings import LmcacheSettings, SglangSettings, VllmSettings
 from hisearch.validate.recorded_trace import compiled_trace
-from hisearch.validate.recording import EngineRecording, LmcacheSettings, SglangSettings, VllmSettings
+from hisearch.validate.recording import EngineRecording
 from hisearch.validate.step_law import StepLaw, parse_step_law
 
 #: Names of the kinds of logged steps; vLLM has only one.

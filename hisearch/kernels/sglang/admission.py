@@ -161,7 +161,10 @@ def try_admit(sim, w, r, now):
         )
     elif sim.config.prefix_caching:
         hit_tokens, d = radix.walk(
-            sim, sim.workers[w].cache_id, lists.path_end(sim, r), tree.floor_page(sim, known - 1 - sim.config.keys_pairs)
+            sim,
+            sim.workers[w].cache_id,
+            lists.path_end(sim, r),
+            tree.floor_page(sim, known - 1 - sim.config.keys_pairs),
         )
     request.missing_tokens = known - hit_tokens
     if sim.tiers.storage and sim.config.fetches_by_hits and prefetch.lost_prefix(sim, w, r, hit_tokens + on_host):

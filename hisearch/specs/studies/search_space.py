@@ -22,7 +22,7 @@ from hisearch.specs.deployments.agent_memory import (
 from hisearch.specs.deployments.deployment import EvictionName
 from hisearch.specs.deployments.engine import CapacityPolicyName
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
-from hisearch.specs.deployments.speculation import DRAFTING_ENGINES, SpeculationSpec
+from hisearch.specs.deployments.speculation import DRAFTING_ENGINES, SpeculationSpec, simulates_drafts
 from hisearch.specs.deployments.tiers import (
     HierarchyName,
     KvConnectorName,
@@ -99,7 +99,10 @@ class ExecutionSpace(Strict):
 
     def speculations(self, engine: EngineName) -> list[SpeculationSpec | None]:
         """What drafts an engine's tokens; ``[None]`` where they are not simulated."""
-        return list(self.speculation) if engine in DRAFTING_ENGINES else [None]
+        drafts = engine in DRAFTING_ENGINES
+        if engine == "sglang":
+            drafts = simulates_drafts(self.versions.get(engine, ""))
+        return list(self.speculation) if drafts else [None]
 
     def engine_settings(self, engine: EngineName) -> list[dict[str, Any]]:
         """Every combination of an engine's batch limits and policies, with its release: keys of an ``EngineSpec``."""
