@@ -52,8 +52,8 @@ class StepRow(Row):
     batch: list[tuple[Id, NonNegativeInt, Tokens]]
     scheduled_s: float | None = None
     kind: Literal["prefill", "decode", "mixed"] | None = None
-    preempted: list[Id] = []
-    retracted: list[Id] = []
+    preempted: list[Id] = Field([])
+    retracted: list[Id] = Field([])
     pool: tuple[int, int] | None = None
 
 

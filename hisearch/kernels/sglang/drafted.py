@@ -10,6 +10,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.engine import gaps
 from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import lists
 
 
 @kernel
@@ -19,6 +20,12 @@ def reserve_tokens(sim):
     Source: ``mem_cache.allocation_sizing.get_alloc_reserve_per_decode`` (0.5.23), for chains of drafts.
     """
     return 2 * (1 + sim.config.draft_tokens)
+
+
+@kernel
+def lacks_pages(sim, computed):
+    """Whether the pool is too small for a decode step behind ``computed`` tokens of one request."""
+    return lists.pages(sim, computed + reserve_tokens(sim)) > sim.config.capacity_pages
 
 
 @kernel

@@ -29,6 +29,7 @@ from hisearch.kernels.traffic import heaps, lists
 
 @kernel
 def note_peak(sim, w):
+    """Note how much memory requests hold, if it is the most so far."""
     worker = sim.workers[w]
     cache = sim.trees[sim.workers[w].cache_id]
     worker.peak_pages = max(worker.peak_pages, cache.capacity_pages - cache.free_pages - cache.evictable_pages)

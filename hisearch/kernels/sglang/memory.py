@@ -141,8 +141,7 @@ def never_fits(sim, r):
         page = sim.config.page_tokens
         if sim.trace.max_output_tokens[r] > capacity - (lists.pages(sim, prompt) + 1) * page - 1:
             return True
-    if sim.config.draft_tokens > 0 and sim.trace.max_output_tokens[r] > 1:
-        # The engine gives up a request for whose last step the pool has too little.
-        if lists.pages(sim, declared - 2 + drafted.reserve_tokens(sim)) > sim.config.capacity_pages:
-            return True
+    # The engine gives up a request for whose last step the pool has too little.
+    if sim.config.draft_tokens > 0 and declared > prompt + 1 and drafted.lacks_pages(sim, declared - 2):
+        return True
     return prompt >= capacity - SPARE_INPUT_TOKENS or declared > _longest_tokens(sim, r)

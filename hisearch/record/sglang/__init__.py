@@ -2,7 +2,8 @@
 
 ``standins`` replaces what needs a GPU. ``timeline`` is the clock and the record. ``scheduler`` with ``before_0_5_10``
 and ``from_0_5_23`` set the engine's scheduler up. ``copies``, ``storage``, ``virtual_threads`` and ``hicache_*`` are
-the laws of the host tier and of storage, ``drafts`` those of drafted tokens. ``random_cases`` draws cases, ``run`` takes one through the engine.
+the laws of the host tier and of storage, ``drafts`` those of drafted tokens. ``random_cases`` draws cases, ``run``
+takes one through the engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Drafted tokens for SGLang's scheduler: what a forward pass would have made, and no drafter (see ``record.drafts``)."""
+"""Drafted tokens for SGLang's scheduler: what steps would have made, and no drafter (see ``record.drafts``)."""
 
 # mypy: allow-untyped-defs, no-warn-unused-ignores
 

@@ -39,8 +39,8 @@ class SpeculationSpec(Strict):
         "before."
     )
     draft_tokens: Annotated[int, Field(ge=1, le=MOST_DRAFT_TOKENS)] = Field(
-        description="Tokens drafted for each sequence and step, one behind the other: vLLM num_speculative_tokens; SGLang "
-        "speculative_num_draft_tokens less one, with speculative_eagle_topk 1."
+        description="Tokens drafted for each sequence and step, one behind the other: vLLM num_speculative_tokens; "
+        "SGLang speculative_num_draft_tokens less one, with speculative_eagle_topk 1."
     )
     acceptance: list[Fraction] | None = Field(
         None,

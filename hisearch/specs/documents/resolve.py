@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.answer_storage import storage_problems
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.deployments.speculation import SpeculationSpec, check_speculation_of

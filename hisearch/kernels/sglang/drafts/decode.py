@@ -112,7 +112,10 @@ def _take_pages(sim, w):
 
 @kernel
 def _retract(sim, w):
-    """Retract requests from the end of the order, at least one, until the rest have their pages; it keeps that order."""
+    """Retract requests from the end of the order, at least one, until the rest have their pages.
+
+    The rest keep that order.
+    """
     worker = sim.workers[w]
     count = plain.sorted_for_retraction(sim, w)
     total = count
@@ -189,7 +192,7 @@ def _accepted_drafts(sim, r):
 
 @kernel
 def account(sim, w, r, end_s):
-    """Account for what the step just launched, which ends at ``end_s``, makes of ``r``: a prompt's token, or several."""
+    """Account for what the step just launched, which ends at ``end_s``, makes of ``r``."""
     request = sim.requests[r]
     request.sampled_step = sim.workers[w].launched
     left = sim.trace.output_tokens[r] - request.generated
