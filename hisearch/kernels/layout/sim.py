@@ -48,10 +48,8 @@ AGENTS = 6
 VLLM_GROUPS = 7
 # Engine entry of vLLM with tiers as of 0.33; its engine is VLLM.
 VLLM_CHUNK_OFFLOAD = 8
-# Engine entry of vLLM with drafted tokens; its engine is VLLM.
-VLLM_DRAFTS = 9
-# Engine entry of SGLang with drafted tokens; its engine is SGLANG.
-SGLANG_DRAFTS = 10
+# Engine entries of vLLM and of SGLang with drafted tokens; their engines are VLLM and SGLANG.
+VLLM_DRAFTS, SGLANG_DRAFTS = 9, 10
 # Codes of eviction policies that other kernels know.
 LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu", "fifo", "mru", "distance"))
 # TensorRT-LLM's capacity policies, and how it cuts contexts.
@@ -74,7 +72,7 @@ IDLE, STEPPING, FAST_FORWARDING, FORMING, RESTING = 0, 1, 2, 3, 4
 
 # States of a vLLM or TensorRT-LLM request. ADMITTED: in this pass; PROMPT: partly computed; SKIPPED: a decode that is
 # left out of this step; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile. VERIFYING:
-# it decodes, and checks drafted tokens. Of SGLang's requests with drafted tokens: VERIFYING, DRAINING and WAITING.
+# it decodes, and checks drafted tokens. SGLang's with drafts are WAITING, VERIFYING or DRAINING.
 WAITING, ADMITTED, PROMPT, DECODING, SKIPPED, DRAINING, DRAINED, VERIFYING = 0, 1, 2, 3, 4, 5, 6, 7
 
 # A clock or a count that is never reached, and a time.
