@@ -146,10 +146,10 @@ def test_drafts_that_are_all_accepted_save_steps_and_ones_that_never_are_do_not(
 
 
 def test_a_pool_needs_room_for_two_steps_of_drafts_behind_a_request(tmp_path: Path) -> None:
-    """The last step finds 33 of its 35 tokens computed, and needs 8 more: 41, of 48 in whole pages."""
-    for tokens, served in ((48, True), (47, False)):
+    """The last step finds 33 of its 35 tokens computed, and needs 8 more: 41."""
+    for tokens, served in ((41, True), (40, False)):
         case = _case()
-        case["config"]["max_total_tokens"] = tokens
+        case["config"] |= {"max_total_tokens": tokens, "page_size": 1}
         recording = read_recording(write(tmp_path / f"{tokens}.json", case))
         result = simulate(worker_plan(recording, recorded_law(recording)), compiled_trace(recording))
         assert bool(result.requests.finished[0]) is served
