@@ -181,7 +181,7 @@ def check_speculation(
 
 
 def check_speculation_of(
-    speculation: SpeculationSpec | None, model: ModelSpec, engines: Collection[EngineName] = ("vllm",)
+    speculation: SpeculationSpec | None, model: ModelSpec, engines: Collection[EngineName] = ()
 ) -> None:
     """Refuse drafted tokens of a model for which they are not simulated, or whose acceptance is not known.
 
