@@ -1,6 +1,6 @@
 """``python -m hisearch``: the same as the ``hisearch`` command."""
 
-from hisearch.cli.main import main
+from hisearch.cli.main import program
 
 if __name__ == "__main__":
-    main()
+    program()

@@ -82,22 +82,15 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "kv_cache_manager.KVCacheManager.allocate_slots",
         ),
         Rule(
-            "offloads_prompts",
-            "0.23.0",
-            "The offloading connector copies prompts and outputs to host memory.",
-            "It copies prompts alone.",
-            "kv_connector.v1.offloading.scheduler.SchedulerOffloadConfig.offload_prompt_only",
-        ),
-        Rule(
             "offloads_by_chunk",
             "0.23.0",
-            "The offloading connector lets blocks be hit once their request has ended, of which the device's blocks "
-            "are kept until then.",
-            "Blocks can be hit once they are copied, and a request waits for hits under way. Device blocks are free at "
-            "once; a step waits for the copy of one that is given away (all since 0.21, of outputs too). Uses count "
-            "when a request ends (0.31), thresholds by offers (0.30). Attention groups and pipelines are simulated as "
-            "before.",
-            "kv_connector.v1.offloading.scheduler.OffloadingConnectorScheduler",
+            "The offloading connector copies prompts and outputs. Blocks can be hit once their request has ended, of "
+            "which the device's blocks are kept until then.",
+            "It copies prompts alone. Blocks can be hit once they are copied, and a request waits for hits under way. "
+            "Device blocks are free at once; a step waits for the copy of one that is given away (all since 0.21, of "
+            "outputs too). Uses count when a request ends (0.31), thresholds by offers (0.30). Attention groups are "
+            "refused.",
+            "kv_connector.v1.offloading.scheduler.OffloadingConnectorScheduler, SchedulerOffloadConfig",
         ),
         Rule(
             "defers_frees",

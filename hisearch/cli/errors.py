@@ -13,6 +13,8 @@ from hisearch.cli.compilation import end_notes
 
 #: Exit codes.
 ERROR, USAGE, MISSES_SLO, DISAGREES, NOTHING_FEASIBLE, INTERRUPTED = 1, 2, 97, 98, 99, 130
+#: By SIGINT and by SIGTERM.
+INTERRUPTED_CODES = (INTERRUPTED, 143)
 
 
 class ReportingGroup(TyperGroup):

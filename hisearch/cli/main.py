@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from hisearch.cli.errors import ReportingGroup
+from hisearch.cli.errors import INTERRUPTED_CODES, ReportingGroup
 from hisearch.cli.output import renamed_keys_noted
 from hisearch.cli.streams import leavable_streams
 from hisearch.cli.verbs import (
@@ -87,3 +89,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     with leavable_streams(), renamed_keys_noted():
         app(args=None if arguments is None else list(arguments), prog_name="hisearch")
+
+
+def program() -> None:
+    """The command as a process: once interrupted it ends at once.
+
+    Threads that still compile a kernel would abort the process while the interpreter takes itself apart.
+    """
+    try:
+        main()
+    except SystemExit as ending:
+        if ending.code in INTERRUPTED_CODES:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(int(ending.code))
+        raise

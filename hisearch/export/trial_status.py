@@ -64,7 +64,7 @@ def trial_status(
     verdict = "meets" if trial.feasible else "does NOT meet"
     return TrialStatus(
         "recommended" if chosen else name,
-        "Recommended deployment" if chosen else f"Trial {trial.number}, which {verdict} the SLO{_scope(trial)}",
+        _chosen_title(trial_confidence) if chosen else f"Trial {trial.number}, which {verdict} the SLO{_scope(trial)}",
         lines=(*conditions, *describe_miss(trial)),
         conditions=conditions,
         predicted=predicted(trial, trial_confidence),
@@ -77,6 +77,13 @@ def trial_status(
         trial=None if chosen else trial.number,
         e2e_p99_s=trial.metrics.get("e2e_p99_s", math.nan),
     )
+
+
+def _chosen_title(confidence: Confidence | None) -> str:
+    """The title of the recommendation: not called so where it lacks the probability that was asked for."""
+    if confidence is None or confidence.satisfied is not False or confidence.chance is None:
+        return "Recommended deployment"
+    return f"Nothing was likely enough: a deployment that meets the SLO with {format_percent(confidence.chance)}"
 
 
 def _scope(trial: Trial) -> str:

@@ -8,7 +8,7 @@
                               NaN without gaps
 ``goodput_rps``               requests per second that are finished and within every SLO bound
 ``attainment``                share of all arrived requests that are good
-``throughput_rps``            finished requests per second
+``throughput_rps``            finished requests per second; of a carried-on run what ended in its measured part
 ``output_tokens_per_s``, ``total_tokens_per_s``   generated; prompt + generated, of finished requests
 ``hit_rate``, ``host_hit_rate``, ``storage_hit_rate``  hit tokens (all tiers; host tier; fetched into it from storage)
                               / prompt tokens of admitted requests

@@ -240,7 +240,8 @@ def _log(sim: la.Sim) -> StepLog:
             (sim.log_fetches, la.LOG_FETCHES),
         )
     )
-    return StepLog(steps, entries, lost, fetches)
+    outputs = np.asarray(sim.log_outputs[: len(entries)]) if sim.config.draft_tokens else None
+    return StepLog(steps, entries, lost, fetches, outputs)
 
 
 def _logs(pools: Sequence[PoolUse], sims: Sequence[la.Sim]) -> StepLog:

@@ -62,6 +62,21 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert completed.stdout.strip() == "[]"
 
 
+def test_an_interrupted_process_ends_at_once_whatever_its_threads_do() -> None:
+    program = (
+        "import threading, time\n"
+        "import hisearch.cli.main as command\n"
+        "threading.Thread(target=time.sleep, args=(120.0,)).start()\n"
+        "def interrupted(**_):\n    print('told')\n    raise SystemExit(130)\n"
+        "command.app = interrupted\n"
+        "command.program()\n"
+    )
+    started = time.perf_counter()
+    ended = _python("-c", program)
+    assert (ended.returncode, ended.stdout) == (130, "told\n")
+    assert time.perf_counter() - started < 100.0
+
+
 def test_every_public_name_exists() -> None:
     assert {"load_study", "load_run", "load_trace", "simulate_deployment"} <= set(package.__all__)
     for name in package.__all__:

@@ -20,6 +20,19 @@ def test_a_table_for_people(hisearch: Hisearch, workdir: Path) -> None:
         assert expected in ran.out
 
 
+def test_power_is_that_of_the_run_however_long_it_is_carried_on(hisearch: Hisearch, workdir: Path) -> None:
+    """The table's watts and joules per token are the metrics', which a warm-up and a drain must not raise."""
+    arguments = ("simulate", "pair.yaml", "--trace", "visits.yaml", "--load", 40)
+    data = hisearch(*arguments, "--json").json
+    table = hisearch(*arguments).out
+    row = next(line for line in table.splitlines() if line.split()[:1] == ["all"]).split()
+    assert float(row[1].replace(",", "")) == pytest.approx(data["metrics"]["mean_w"], rel=0.01)
+    assert float(row[5].replace(",", "")) == pytest.approx(data["metrics"]["joules_per_token"], rel=0.01)
+    parts, workers = data["energy"]["components"], data["workers"]
+    of_accelerators = (parts["accelerators_j"] + parts["devices_j"]) / data["energy"]["total_j"]
+    assert of_accelerators * data["metrics"]["mean_w"] == pytest.approx(sum(row["mean_w"] for row in workers), rel=1e-6)
+
+
 def test_json_is_the_librarys_result(hisearch: Hisearch, workdir: Path) -> None:
     arguments = ("--trace", "visits.yaml", "--slo", "interactive-chat", "--json", "--seed", 3, "--load", 2)
     data = hisearch("simulate", "pair.yaml", *arguments).json

@@ -40,7 +40,7 @@ _DYNAMO_SERVICE = {
     "replicas": int,
     "resources": {"requests": {"cpu": str, "memory": str}, "limits": {"gpu": str, "memory": str}},
     "sharedMemory": {"size": str},
-    "extraPodSpec": {"volumes": POD, "mainContainer": POD, "nodeSelector": {"*": str}},
+    "extraPodSpec": {"volumes": POD, "mainContainer": POD, "nodeSelector": {"*": str}, "tolerations": [{"*": str}]},
 }
 DYNAMO = {
     "apiVersion": str,

@@ -90,9 +90,10 @@ class OffloadGroups(System):
 
 @st.composite
 def offloading_groups(draw: st.DrawFn, *, follow_up: float = 0.0) -> OffloadGroups:
-    """Deployments of vLLM with its offloading connector, in several engines that step together."""
+    """Deployments of vLLM with its offloading connector as before 0.23, in several engines that step together."""
     system = draw(offload_systems())
     fields = {name: getattr(system, name) for name in System.__dataclass_fields__ if name != "trace"}
     fields |= {"sharing": 1, "workers": 1, "rugged": False}
+    fields["engine"] = system.engine.model_copy(update={"version": draw(st.sampled_from(["0.19.1", "0.22.0"]))})
     fields["shape"] = replace(system.shape, follow_up=follow_up, slack=1.0)
     return OffloadGroups(**fields, groups=draw(st.integers(2, 3)))

@@ -26,7 +26,7 @@ Loads
 Stores
 - After every pass, each scheduled request (new ones, running ones, then resumed ones; each in order) offers blocks to
   the manager. These are the whole blocks among its known tokens computed by the end of this step, from the first block
-  not offered before: prompts and outputs alike, from 0.23 on prompts alone; also device hits. Without space they are
+  not offered before: prompts and outputs alike; also device hits. Without space they are
   tried again with its next step. A store touches all its blocks so far.
   [conn scheduler.py: _get_reqs_to_store; yield_req_data]
 - A load counts all blocks up to its end as offered; preemption does not reset this. [same]
@@ -323,8 +323,6 @@ class OffloadWorker(VllmWorker):
         for live in [*new, *running, *resumed]:
             offload = self._offload(live)
             tokens = min(live.computed + self._shares[live], live.known)
-            if "offloads_prompts" in self.config.rules:
-                tokens = min(tokens, live.request.input_tokens)
             count = tokens // self.block_tokens
             if count <= offload.offered:
                 continue

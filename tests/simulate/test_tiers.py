@@ -340,6 +340,22 @@ def test_schedulers_with_tiers_that_are_not_simulated_are_refused_by_key(
     assert caught.value.key == key
 
 
+def test_todays_offloading_of_attention_groups_is_refused() -> None:
+    """The connector of 0.23 and later, which has no rules for engines that step together."""
+    degrees = {"attention_data_parallel": 8, "tensor_parallel": 1, "expert_parallel": 8}
+
+    def worker_of(version: str) -> WorkerPlan:
+        of = pool(accelerator="h200", engine="vllm", **degrees)
+        return moe_worker(of.model_copy(update={"engine": of.engine.model_copy(update={"version": version})}))
+
+    with pytest.raises(InvalidParallelism, match=r"since 0\.23; leave tiers out, or set engine\.version") as caught:
+        worker_of("0.23.0")
+    assert caught.value.key == "attention_data_parallel"
+    with pytest.raises(InvalidParallelism, match=r"since 0\.23"):
+        worker_of("")
+    assert worker_of("0.22.0").schedulers == 8
+
+
 def test_a_worker_in_two_hosts_has_the_memory_and_the_networks_of_both() -> None:
     """Where all of its ranks store something: what is kept once is in one host, over its network."""
     tray = CATALOGUE.get("Host", "gb200-nvl72-tray").spec

@@ -247,6 +247,10 @@ def test_quantised_weights(tmp_path: Path, quantization: dict[str, Any], dtype: 
             {"num_hidden_layers": None, "vocab_size": None},
             "config.json of model_type llama: num_hidden_layers is missing; vocab_size is missing",
         ),
+        (
+            {"model_type": "qwen2", "num_key_value_heads": None},
+            "config.json of model_type qwen2: num_key_value_heads is missing",
+        ),
         ({"hidden_size": "big"}, "hidden_size is text 'big', expected an integer"),
         ({"num_attention_heads": 30}, "attention_heads 30 is not a multiple of kv_heads 8"),
         ({"num_hidden_layers": 0}, "makes no model: layers: "),

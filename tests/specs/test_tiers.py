@@ -366,17 +366,6 @@ def test_a_store_that_write_back_leaves_empty_is_warned_of() -> None:
     assert tier_notes(load_deployment(SHIPPED, deployment(movement="{write_policy: write_back}"))) == []
 
 
-def test_connectors_of_a_former_release_are_noted() -> None:
-    def keys(version: str, *settings: str) -> list[str]:
-        given = [*deployment(f"vllm, version: {version}"), *settings]
-        notes = tier_notes(load_deployment(SHIPPED, given))
-        return [note.key for note in notes if "vLLM 0.19's connector" in note.message]
-
-    groups = ("spec.pools.0.attention_data_parallel=2", "spec.pools.0.tensor_parallel=1")
-    assert keys("0.33.0", *groups) == ["spec.pools.0.movement.kv_connector"]
-    assert keys("0.33.0") == keys("0.19.1", *groups) == []
-
-
 def test_windows_behind_tiers_are_noted() -> None:
     def noted(engine: str, tiers: str = DRAM) -> bool:
         given = [*deployment(engine, tiers=tiers), "spec.model=gpt-oss-120b"]

@@ -118,7 +118,7 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
         + (f", {percent(metrics['host_hit_rate'])} from the host tier" if metrics["host_hit_rate"] else "")
         + (f", {percent(metrics['storage_hit_rate'])} from storage" if metrics["storage_hit_rate"] else ""),
         "preemptions": f"{significant(metrics['preemptions'])} per request",
-        "simulated time": f"{significant(metrics['makespan_s'])} s, first arrival to last answer: what rates divide by",
+        "simulated time": _simulated_time(simulated),
         "price": f"{usd(cost.total)} per hour, {usd(cost.total * HOURS_PER_MONTH)} per month ({HOURS_PER_MONTH:g} "
         f"hours) for {_accelerators(cost.accelerators)}",
         "per million tokens": f"{usd(metrics['usd_per_million_tokens'])} (prompt and output)",
@@ -133,6 +133,14 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
         reached = "was reached" if simulated.result.horizon_reached else "was not reached"
         figures["horizon"] = f"{simulated.horizon_s:g} s, {reached}"
     return figures
+
+
+def _simulated_time(simulated: SimulatedDeployment) -> str:
+    """The span that rates divide by."""
+    run = f"{significant(simulated.result.makespan_s)} s, first arrival to last answer"
+    if simulated.stretch is None:
+        return f"{run}: what rates divide by"
+    return f"{run}; throughput is what was finished in the {significant(simulated.stretch.measured_s)} s measured"
 
 
 def _accelerators(bought: float) -> str:
@@ -169,8 +177,8 @@ _COMPONENTS = {
 
 def _show_energy(simulated: SimulatedDeployment) -> None:
     """Energy by component of the nodes; components without any are left out."""
-    energy, span_s = simulated.energy(), simulated.metrics["makespan_s"]
-    tokens = simulated.metrics["total_tokens_per_s"] * span_s
+    energy, span_s = simulated.energy(), simulated.result.makespan_s
+    per_token = simulated.metrics["joules_per_token"] / energy["total_j"] if energy["total_j"] else math.nan
     rows = [(_COMPONENTS[name], joules) for name, joules in energy["components"].items() if joules > 0]
     rows.append(("all", energy["total_j"]))
     output.records(
@@ -180,7 +188,7 @@ def _show_energy(simulated: SimulatedDeployment) -> None:
                 "mean W": significant(joules / span_s if span_s else 0.0),
                 "kWh": significant(joules / JOULES_PER_KWH),
                 "share": percent(joules / energy["total_j"] if energy["total_j"] else 0.0),
-                "J per token": significant(joules / tokens if tokens else math.nan),
+                "J per token": significant(joules * per_token),
             }
             for name, joules in rows
         ]

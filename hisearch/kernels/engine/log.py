@@ -49,6 +49,16 @@ def entry(sim, r, computed, tokens):
 
 
 @kernel
+def output(sim, position, made, decodes):
+    """Log what came of entry ``position`` of the step logged last: tokens ``made``, and whether it is a decode."""
+    if sim.counters[la.FAULT]:
+        return
+    record = sim.log_outputs[sim.log_steps[sim.counters[la.LOG_STEPS] - 1].first_entry + position]
+    record.made = made
+    record.decodes = decodes
+
+
+@kernel
 def _held(sim, v):
     return (sim.trees[v].capacity_pages - sim.trees[v].free_pages) * sim.config.page_tokens
 

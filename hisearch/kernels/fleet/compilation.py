@@ -58,11 +58,14 @@ def prepare(engines: Collection[int]) -> None:
             while True:
                 yield take()
 
+    processes: list[subprocess.Popen[str]] = []
+
     def helper() -> None:
         # If it fails, the caller compiles that unit when it needs it, and reports the error.
         command = [sys.executable, "-c", f"from {__name__} import compile_parts; compile_parts()"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         with subprocess.Popen(command, text=True, bufsize=1, **pipes) as process, suppress(BrokenPipeError):
+            processes.append(process)
             assert process.stdin is not None
             assert process.stdout is not None
             for unit in units(waiting.pop):
@@ -74,8 +77,14 @@ def prepare(engines: Collection[int]) -> None:
     helpers = [threading.Thread(target=helper, daemon=True) for _ in range(count)]
     for thread in helpers:
         thread.start()
-    for unit in units(waiting.popleft):
-        compile_part(unit)
+    try:
+        for unit in units(waiting.popleft):
+            compile_part(unit)
+    except BaseException:
+        # An interrupt, or a kernel that does not compile: nobody would wait for the others.
+        for process in processes:
+            process.kill()
+        raise
     for thread in helpers:
         thread.join()
 

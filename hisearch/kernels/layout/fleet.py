@@ -269,7 +269,8 @@ class Fleet(Handle):
         (see ``tournament``), four rows per route.
     prefix_index (M, words): bits of the places whose members hold a trace node, approximate or exact. tree (M, models):
         see TREE_NODE, of length 1 without cache_aware. stamps (M, W of fronts): by which a worker's nodes are trimmed,
-        of length 0 where nothing is; of indexes of blocks the send that last touched them.
+        of length 0 where nothing is; of indexes of blocks the send that last touched them. tree_nodes (models, M):
+        trace nodes in each tree, in no order, as many as ``ROUTE.tree_size`` says; of length 0 without stamps.
     sends: see SEND; of length 1 without an index of blocks. active (M, W of fronts): dynamo_kv: requests in flight on a
         worker whose prompts have a node, of length 0 without it; uncached (N,): see UNCACHED.
     affinity (N,): consistent_hash: where on the ring a request's key lies; consistent_hashing: the key's hash. ring
@@ -315,6 +316,7 @@ class Fleet(Handle):
         "prefix_index": Array("u8", 2),
         "tree": Array(TREE_NODE, 2),
         "stamps": Array("i4", 2),
+        "tree_nodes": Array("i4", 2),
         "sends": Array(SEND, 1),
         "active": Array("i4", 2),
         "uncached": Array(UNCACHED, 1),

@@ -28,3 +28,6 @@ STEP_LOG = np.dtype(
 
 #: A request's share of a step.
 ENTRY_LOG = np.dtype([("computed", "i8"), ("tokens", "i4"), ("request", "i4")], align=True)
+
+#: What came of that share, where its place does not tell: output tokens made, and whether it is a decode (0 or 1).
+OUTPUT_LOG = np.dtype([("made", "i4"), ("decodes", "i4")], align=True)

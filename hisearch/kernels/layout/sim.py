@@ -33,7 +33,7 @@ from hisearch.kernels.layout import kv_groups as gl
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.layout.costs import Costs
 from hisearch.kernels.layout.fleet import Fleet, Trace
-from hisearch.kernels.layout.log import ENTRY_LOG, STEP_LOG
+from hisearch.kernels.layout.log import ENTRY_LOG, OUTPUT_LOG, STEP_LOG
 from hisearch.kernels.layout.tree import NODE, NODE_RANK, TREE
 
 # Engines.
@@ -46,10 +46,8 @@ DECODE_WORKER = 5
 AGENTS = 6
 # Engine entry of vLLM for models with several groups of KV blocks; its engine is VLLM.
 VLLM_GROUPS = 7
-# Engine entry of vLLM with tiers as of 0.33; its engine is VLLM.
-VLLM_CHUNK_OFFLOAD = 8
-# Engine entries of vLLM and of SGLang with drafted tokens; their engines are VLLM and SGLANG.
-VLLM_DRAFTS, SGLANG_DRAFTS = 9, 10
+# Engine entries of vLLM with tiers as of 0.33, of vLLM and of SGLang with drafted tokens; their engines are these.
+VLLM_CHUNK_OFFLOAD, VLLM_DRAFTS, SGLANG_DRAFTS = 8, 9, 10
 # Codes of eviction policies that other kernels know.
 LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu", "fifo", "mru", "distance"))
 # TensorRT-LLM's capacity policies, and how it cuts contexts.
@@ -306,6 +304,7 @@ class Sim(Handle):
     event_heap (W,). counters (COUNTERS,).
     gaps (BINS,): inter-token latencies (see ``gaps``).
     log_steps, log_entries, log_lost: the log, empty where it is off; lost are preempted or retracted requests.
+    log_outputs: beside log_entries, with drafted tokens alone.
     """
 
     FIELDS: ClassVar[dict[str, Any]] = {
@@ -395,5 +394,6 @@ class Sim(Handle):
         "gaps": Array("i8", 1),
         "log_steps": Array(STEP_LOG, 1),
         "log_entries": Array(ENTRY_LOG, 1),
+        "log_outputs": Array(OUTPUT_LOG, 1),
         "log_lost": Array("i4", 1),
     }

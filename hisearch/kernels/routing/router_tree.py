@@ -32,6 +32,8 @@ def clear(fleet):
     for s in range(fleet.tree.shape[0]):
         for model in range(fleet.tree.shape[1]):
             fleet.tree[s, model].bottom = -1
+    for k in range(fleet.routes.shape[0]):
+        fleet.routes[k].tree_size = 0
     fleet.stamps[:] = 0
 
 
@@ -120,6 +122,9 @@ def insert(fleet, route, k, m, r):
     s = end
     while s > 0 and fleet.tree[s, model].bottom < 0:
         fleet.tree[s, model].bottom = end
+        if keeps_stamps:
+            fleet.tree_nodes[model, route.tree_size] = s
+            route.tree_size += 1
         fleet.prefix_index[s, word] |= bit
         gained += trace.end_tokens[s] - trace.start_tokens[s]
         s = np.int64(trace.parent[s])
@@ -160,6 +165,19 @@ def prune(fleet, k):
     for s in range(1, fleet.tree.shape[0]):
         if fleet.tree[s, k // fl.SIDES].bottom >= 0 and not _has_holder(fleet, route, s):
             fleet.tree[s, k // fl.SIDES].bottom = -1
+    _forget_pruned(fleet, route, k // fl.SIDES)
+
+
+@kernel
+def _forget_pruned(fleet, route, model):
+    """Keep the nodes in the list of the tree's nodes that still are in it."""
+    kept = 0
+    for n in range(route.tree_size):
+        s = fleet.tree_nodes[model, n]
+        if fleet.tree[s, model].bottom >= 0:
+            fleet.tree_nodes[model, kept] = s
+            kept += 1
+    route.tree_size = kept
 
 
 @kernel
@@ -182,11 +200,14 @@ def _leaf(fleet, s, column):
 
 
 @kernel
-def _children(fleet):
-    """First child and next sibling of each trace node, shape (M,) both; 0: none."""
-    first_child = np.zeros(fleet.tree.shape[0], np.int32)
-    next_sibling = np.zeros(fleet.tree.shape[0], np.int32)
-    for s in range(fleet.tree.shape[0] - 1, 0, -1):
+def _children(fleet, nodes):
+    """First child and next sibling of each of the tree's ``nodes``, shape (M,) both, by trace node; 0: none."""
+    first_child = np.empty(fleet.tree.shape[0], np.int32)
+    next_sibling = np.empty(fleet.tree.shape[0], np.int32)
+    for s in nodes:
+        first_child[s] = 0
+        first_child[fleet.trace.parent[s]] = 0
+    for s in nodes:
         parent = fleet.trace.parent[s]
         next_sibling[s] = first_child[parent]
         first_child[parent] = s
@@ -205,33 +226,41 @@ def _holds_below(fleet, first_child, next_sibling, s, word, bit):
 
 
 @kernel
-def _leaves(fleet, route, large):
-    """Ends of the paths of the members whose bits are in ``large`` (words,), for all of them in one pass.
+def _lowest(bits):
+    """Place of the lowest of ``bits``."""
+    return bit_length(np.int64(bits & (~bits + np.uint64(1)))) - 1
+
+
+@kernel
+def _leaves(fleet, route, nodes, large):
+    """Ends of the paths of the members whose bits are in ``large`` (words,), among the tree's ``nodes``.
 
     Returns (leaves, those of one member after another; (members + 1,) where each member's begin).
     """
-    nodes = fleet.tree.shape[0]
-    ends = np.zeros((nodes, route.words), np.uint64)
-    begins = np.zeros(route.members + 1, np.int64)
-    for s in range(nodes - 1, 0, -1):
+    below = np.empty((fleet.tree.shape[0], route.words), np.uint64)
+    for s in nodes:
+        below[s] = 0
+        below[fleet.trace.parent[s]] = 0
+    for s in nodes:
         for word in range(route.words):
-            held = fleet.prefix_index[s, route.word + word]
-            ends[fleet.trace.parent[s], word] |= held
-            # Children come behind their parents: what they hold has been gathered.
-            bits = held & ~ends[s, word] & large[word]
-            ends[s, word] = bits
+            below[fleet.trace.parent[s], word] |= fleet.prefix_index[s, route.word + word]
+    begins = np.zeros(route.members + 1, np.int64)
+    for s in nodes:
+        for word in range(route.words):
+            bits = fleet.prefix_index[s, route.word + word] & ~below[s, word] & large[word]
+            below[s, word] = bits
             while bits:
-                begins[64 * word + bit_length(np.int64(bits & (~bits + np.uint64(1))))] += 1
+                begins[64 * word + _lowest(bits) + 1] += 1
                 bits &= bits - np.uint64(1)
     for place in range(route.members):
         begins[place + 1] += begins[place]
     leaves = np.empty(begins[route.members], np.int64)
     filled = begins.copy()
-    for s in range(1, nodes):
+    for s in nodes:
         for word in range(route.words):
-            bits = ends[s, word]
+            bits = below[s, word]
             while bits:
-                place = 64 * word + bit_length(np.int64(bits & (~bits + np.uint64(1)))) - 1
+                place = 64 * word + _lowest(bits)
                 leaves[filled[place]] = _leaf(fleet, s, route.first + place)
                 filled[place] += 1
                 bits &= bits - np.uint64(1)
@@ -279,13 +308,16 @@ def trim(fleet, k):
     if fleet.stamps.shape[0] == 0:
         fleet.counters[fl.UNSTAMPED] = 1
         return
-    first_child, next_sibling = _children(fleet)
-    leaves, begins = _leaves(fleet, route, large)
+    model = k // fl.SIDES
+    nodes = fleet.tree_nodes[model, : route.tree_size]
+    first_child, next_sibling = _children(fleet, nodes)
+    leaves, begins = _leaves(fleet, route, nodes, large)
     for place in range(route.members):
         m = np.int64(fleet.at_place[route.first + place])
         if fleet.members[m].prefix_index_tokens > most_tokens:
             own = leaves[begins[place] : begins[place + 1]]
             _trim(fleet, route, k, m, most_tokens, own, first_child, next_sibling)
+    _forget_pruned(fleet, route, model)
 
 
 @kernel

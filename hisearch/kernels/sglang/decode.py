@@ -5,7 +5,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import eviction
 from hisearch.kernels.engine import device, log
-from hisearch.kernels.hicache import servers, storage
+from hisearch.kernels.hicache import notes, storage
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.sglang import gaps, inbox, memory, order, retraction, running
@@ -148,12 +148,6 @@ def form_decode(sim, w, now):
 
 
 @kernel
-def _writes(sim, w):
-    """Whether the next pass may note the end of a copy, which begins a write to storage."""
-    return sim.hosts[w].to_host_head >= 0 or sim.hosts[w].retries > 0 or servers.busy(sim, w)
-
-
-@kernel
 def _fast_forward_limit(sim, w):
     """Decode steps, including the one with pages taken, in which no request ends or enters and no page is evicted."""
     worker = sim.workers[w]
@@ -165,7 +159,7 @@ def _fast_forward_limit(sim, w):
         if sim.launches[running.newest(sim, w)].kind != la.DECODE_STEP or worker.draining > 0:
             return 1
         limit = max(limit, 1) if sim.config.skips_last_decode else limit + 1
-    if sim.tiers.storage and sim.config.notes_every_pass and _writes(sim, w):
+    if notes.matter(sim) and notes.next_pass_acts(sim, w):
         return 1
     if worker.held_head >= 0:
         limit = min(limit, inbox.steps_to_look(sim, w))
@@ -193,6 +187,8 @@ def launch_decode(sim, w, now):
     if sim.config.log:
         step_log.first_decode(sim, w, now)
     device.plan_fast_forward(sim, w, now, _fast_forward_limit(sim, w))
+    if notes.matter(sim):
+        notes.end_with_copy(sim, w)
 
 
 @kernel

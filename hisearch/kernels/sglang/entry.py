@@ -16,7 +16,7 @@ from hisearch.kernels.engine import device, engine_calls, log, schedulers
 from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.hicache import copies as hicache_copies
-from hisearch.kernels.hicache import hicache, servers, storage, stores
+from hisearch.kernels.hicache import hicache, notes, servers, storage, stores
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
@@ -144,6 +144,8 @@ def serve(sim, k, now):
     servers.end_part(sim, k, now)
     w = k // hl.SERVERS
     worker = sim.workers[w]
+    if notes.matter(sim):
+        notes.end_with_result(sim, w, now)
     if worker.waiting > 0 and now > worker.now_s and k % hl.SERVERS != hl.CONNECTOR_SERVER:
         if sim.config.scheduler_kind == la.LOCKSTEP:
             schedulers.wake_group(sim, w, now)

@@ -111,8 +111,6 @@ def _prepare(sim, w, r, tokens):
 def store(sim, w, r, tokens):
     """Pass the manager the new full blocks among ``r``'s first ``tokens`` tokens."""
     size = sim.offloading.block_tokens
-    if sim.config.offloads_prompts:
-        tokens = min(tokens, sim.trace.input_tokens[r])
     beyond = tokens - sim.offloaded[r].dealt_with * size
     # Most calls end at this test, and most others have one block: no call, no division.
     if beyond >= size:

@@ -56,6 +56,9 @@ _OF_THE_RUN = frozenset({
     "accelerators", "itl_mean_s", "itl_p50_s", "itl_p90_s", "itl_p95_s", "itl_p99_s",
 })  # fmt: skip
 
+#: Likewise where hits in the tiers behind the second are counted by store.
+_HITS = frozenset({"hit_rate", "host_hit_rate", "storage_hit_rate"})
+
 #: Label of the check that the queue does not grow.
 GROWTH = "queue_growth"
 
@@ -152,10 +155,11 @@ def _decided(
 def score_measured(trace: CompiledTrace, result: Result, stretch: Stretch, score_of: ScoreOf) -> Score:
     """The score of a run's measured part; what it costs, and gaps between tokens, are of the whole run."""
     whole = score_of(trace, result, None)
+    of_the_run = _OF_THE_RUN | _HITS if result.counts_hits_by_store else _OF_THE_RUN
     part = score_of(trace, measured(result, stretch), in_measured_part(result.requests, stretch))
-    metrics = part.metrics | {name: value for name, value in whole.metrics.items() if name in _OF_THE_RUN}
+    metrics = part.metrics | {name: value for name, value in whole.metrics.items() if name in of_the_run}
     checks: tuple[Check, ...] = tuple(
-        of_run if isinstance(check, LimitCheck) and metric_of(check.label) in _OF_THE_RUN else check
+        of_run if isinstance(check, LimitCheck) and metric_of(check.label) in of_the_run else check
         for check, of_run in zip(part.slo, whole.slo, strict=True)
     )
     return Score(metrics, checks, all(check.holds for check in checks))

@@ -31,9 +31,8 @@ def kv_connector_of(plan: WorkerPlan) -> str:
 
 
 def by_chunk(plan: WorkerPlan) -> bool:
-    """Whether vLLM's offloading goes by today's rules; attention groups and pipelines go by the former ones."""
-    rules = rules_in_force("vllm", plan.engine.version)
-    return kv_connector_of(plan) == "offload" and rules["offloads_by_chunk"] and plan.scheduler_kind == "alone"
+    """Whether vLLM's offloading goes by today's rules, which no worker of several attention groups has."""
+    return kv_connector_of(plan) == "offload" and rules_in_force("vllm", plan.engine.version)["offloads_by_chunk"]
 
 
 def engine_entry(engine: int, kv_connector: str | None, by_today: bool) -> int:

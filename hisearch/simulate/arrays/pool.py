@@ -322,5 +322,6 @@ def allocate(
         gaps=np.zeros(BINS, np.int64),
         log_steps=np.empty(log_limit, log_layout.STEP_LOG).view(np.recarray),
         log_entries=np.empty(8 * log_limit, log_layout.ENTRY_LOG).view(np.recarray),
+        log_outputs=np.empty(8 * log_limit if config.draft_tokens else 0, log_layout.OUTPUT_LOG).view(np.recarray),
         log_lost=np.empty(log_limit, np.int32),
     )

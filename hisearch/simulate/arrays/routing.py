@@ -135,6 +135,7 @@ def routing_arrays(
         "prefix_index": np.zeros((nodes if trees or pictures else 1, int(routes["words"].sum())), np.uint64),
         "tree": np.zeros((nodes if trees else 1, len(routers)), fl.TREE_NODE).view(np.recarray),
         "stamps": np.zeros((nodes, front_members) if indexed or (trees and stamped) else (0, 0), np.int32),
+        "tree_nodes": np.empty((len(routers), nodes) if trees and (indexed or stamped) else (0, 0), np.int32),
         "sends": records(1 + sum(int(row["window_places"]) // 2 for row in indexed), fl.SEND),
         "active": np.zeros((nodes, front_members) if counting else (0, 0), np.int32),
         "uncached": records(len(trace.arrival_s) if counting else 0, fl.UNCACHED),

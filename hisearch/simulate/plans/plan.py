@@ -23,6 +23,7 @@ from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan
 from hisearch.simulate.plans.tiers import TierRefused, Tiers, plan_tiers
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
+from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.specs.deployments.tier_checks import TierProblem
 from hisearch.specs.deployments.tiers import (
     GROUP_KV_CONNECTORS,
@@ -289,8 +290,21 @@ def check_split(pool: PoolSpec, model: ModelSpec) -> None:
                 else f" that {kv_connector_title(pool.engine.name, pool.kv_connector)} fills"
             )
             raise InvalidParallelism(f"{refused}with cache tiers{kv_connector}", key)
+        if _offloads_by_chunk(pool):
+            raise InvalidParallelism(
+                f"{refused}with the offloading connector that vLLM has since 0.23; leave tiers out, or set "
+                "engine.version to 0.22.0 or earlier",
+                key,
+            )
         if key == "attention_data_parallel" and split.pipeline > 1:
             raise InvalidParallelism(f"{refused}together with pipeline_parallel {split.pipeline}", key)
+
+
+def _offloads_by_chunk(pool: PoolSpec) -> bool:
+    """Whether tiers are filled by vLLM's offloading connector as it is since 0.23."""
+    if pool.engine.name != "vllm" or pool.kv_connector != "offload" or not pool.tiers:
+        return False
+    return rules_in_force("vllm", pool.engine.version)["offloads_by_chunk"]
 
 
 def plan_kv_memory(

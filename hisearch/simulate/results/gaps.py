@@ -8,6 +8,7 @@ An entry samples a token where it computes its request's newest known token. Wit
 ``input_tokens + g``: the first entry that ends there makes the token of slot ``g``. Entries recomputed after a
 preemption end earlier, or in chunks that end where a token exists already. Entries beyond
 ``input_tokens + output_tokens - 1`` make none: SGLang's overlap schedule decodes a request once more after its end.
+With drafted tokens the log has how many each entry made instead.
 One exception: SGLang's overlap schedule retracts requests while a step makes a token for them, and discards that token;
 the resumed request makes it again.
 """
@@ -85,14 +86,35 @@ def token_entries(result: Result) -> TokenEntries:
     request = log.entries["request"]
     first = np.concatenate([[0], np.cumsum(table.output_tokens)])
     index = log.entries["computed"] + log.entries["tokens"] - table.input_tokens[request]
-    makes = (index >= 0) & (index < table.output_tokens[request])
-    makes &= ~_discarded_tokens(log, len(table.outcome))
+    kept = ~_discarded_tokens(log, len(table.outcome))
+    makes = (index >= 0) & (index < table.output_tokens[request]) & kept
+    if log.outputs is not None:
+        makes &= log.outputs["made"] < 0
     makers = np.flatnonzero(makes)
     unset = len(log.entries)
     entry = np.full(first[-1], unset, np.int64)
     np.minimum.at(entry, first[request[makers]] + index[makers], makers)
     entry[entry == unset] = NOT_MADE
+    if log.outputs is not None:
+        slots, makers = _counted_tokens(log, first, kept)
+        entry[slots] = makers
     return TokenEntries(first, entry)
+
+
+def _counted_tokens(log: StepLog, first: I8, kept: npt.NDArray[np.bool_]) -> tuple[I8, I8]:
+    """(slots, the entry that made each) of tokens whose entries say how many they made; ``kept`` (E,): not in vain."""
+    assert log.outputs is not None
+    makers = np.flatnonzero((log.outputs["made"] > 0) & kept)
+    request = log.entries["request"][makers]
+    by_request = np.argsort(request, kind="stable")
+    makers, request = makers[by_request], request[by_request]
+    made = log.outputs["made"][makers].astype(np.int64)
+    # Tokens made before each entry, of all requests and then of its own.
+    before = np.cumsum(made) - made
+    begins = np.flatnonzero(np.diff(request, prepend=-1))
+    before -= np.repeat(before[begins], np.diff(begins, append=len(request)))
+    within = np.arange(int(made.sum())) - np.repeat(np.cumsum(made) - made, made)
+    return np.repeat(first[request] + before, made) + within, np.repeat(makers, made)
 
 
 def _discarded_tokens(log: StepLog, count: int) -> npt.NDArray[np.bool_]:
@@ -141,7 +163,8 @@ def exact_gaps(result: Result) -> F8:
     """Every gap between consecutive output tokens of every finished request, seconds, by request and in order.
 
     Sum over finished requests of ``output_tokens - 1`` values: each gap counts once, so that long outputs weigh more
-    than in TPOT. A request cut by the horizon has none: its last gap has no length.
+    than in TPOT. Tokens that one step made, with drafts, have no gap between them, as a client sees one chunk of text.
+    A request cut by the horizon has none: its last gap has no length.
 
     Raises:
         LogMissing: there is no log.
@@ -150,6 +173,8 @@ def exact_gaps(result: Result) -> F8:
     starts = np.zeros(len(times) + 1, bool)
     starts[first] = True  # the first token of a request ends no gap
     counted = np.repeat(result.requests.finished, np.diff(first)) & ~starts[:-1]
+    if step_log(result).outputs is not None:
+        counted[1:] &= times[1:] != times[:-1]
     ends = np.flatnonzero(counted)
     return np.asarray(times[ends] - times[ends - 1])
 

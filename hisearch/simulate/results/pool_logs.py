@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hisearch.base.dtypes import I8
+from hisearch.kernels.layout.log import OUTPUT_LOG
 from hisearch.simulate.results.tables import StepLog
 
 
@@ -25,22 +26,28 @@ def merged_logs(logs: Sequence[StepLog]) -> StepLog:
     steps = np.concatenate([log.steps for log in logs])
     order = np.argsort(steps["scheduled_s"], kind="stable")
     merged = steps[order]
-    entries, _ = _laid_out(
-        [log.entries for log in logs],
-        np.concatenate([log.steps["first_entry"] for log in logs]),
-        np.concatenate([log.steps["entries"] for log in logs]),
-        [len(log) for log in logs],
-        order,
-    )
+    first_entry = np.concatenate([log.steps["first_entry"] for log in logs])
+    counts = np.concatenate([log.steps["entries"] for log in logs])
+    lengths = [len(log) for log in logs]
+    entries, _ = _laid_out([log.entries for log in logs], first_entry, counts, lengths, order)
+    outputs = None
+    if any(log.outputs is not None for log in logs):
+        outputs, _ = _laid_out([_outputs(log) for log in logs], first_entry, counts, lengths, order)
     merged["first_entry"] = np.cumsum(merged["entries"], dtype=np.int64) - merged["entries"]
     # A step's losses and those outside any step before it: from the end of the previous step's.
     ends = [log.steps["first_lost"] + log.steps["lost"] for log in logs]
     begins = [np.concatenate([[0], end[:-1]]) if len(end) else end for end in ends]
     spans = np.concatenate([end - begin for begin, end in zip(begins, ends, strict=True)])
-    lost, last = _laid_out([log.lost for log in logs], np.concatenate(begins), spans, [len(log) for log in logs], order)
+    lost, last = _laid_out([log.lost for log in logs], np.concatenate(begins), spans, lengths, order)
     merged["first_lost"] = last - merged["lost"]
     tails = [log.lost[end[-1] if len(end) else 0 :] for log, end in zip(logs, ends, strict=True)]
-    return StepLog(merged, entries, np.concatenate([lost, *tails]), np.concatenate([log.fetches for log in logs]))
+    fetches = np.concatenate([log.fetches for log in logs])
+    return StepLog(merged, entries, np.concatenate([lost, *tails]), fetches, outputs)
+
+
+def _outputs(log: StepLog) -> np.ndarray:
+    """What came of each entry; -1 throughout where the log's pool drafts nothing."""
+    return np.full(len(log.entries), -1, OUTPUT_LOG) if log.outputs is None else log.outputs
 
 
 def _laid_out(

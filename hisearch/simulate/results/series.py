@@ -143,7 +143,7 @@ def _split_stays(result: Result, times: Residences, kv_arrived_s: F8) -> list[_V
 
 
 def decode_entries(result: Result) -> npt.NDArray[np.bool_]:
-    """(E,) whether each entry of the log is a decode: one token, computed to make a further output token.
+    """(E,) whether each entry of the log is a decode: one token, computed to make a further output token, or drafts.
 
     An extra decode, behind a request's last token, counts too. SGLang logs it as the kind of the step. In a mixed step
     a resumed request with one uncomputed token counts as a decode.
@@ -157,11 +157,15 @@ def decode_entries(result: Result) -> npt.NDArray[np.bool_]:
     computed, request = log.entries["computed"], log.entries["request"]
     beyond_prompt = computed >= result.requests.input_tokens[request]
     extra = computed >= (result.requests.input_tokens + result.requests.output_tokens - 1)[request]
-    return np.select(
+    decodes = np.select(
         [unknown, kind == la.MIXED_STEP],
         [single & (makes_later | extra), single & beyond_prompt],
         default=kind == la.DECODE_STEP,
     )
+    if log.outputs is None:
+        return decodes
+    logged = log.outputs["decodes"]
+    return np.asarray(np.where(logged < 0, decodes, logged > 0))
 
 
 def _make_later_tokens(result: Result) -> npt.NDArray[np.bool_]:

@@ -162,12 +162,15 @@ class StepLog:
     entries (ENTRY_LOG): request index, tokens computed before and in the step, in batch order.
     lost: indices of requests that were preempted (vLLM) or retracted (SGLang), in order.
     fetches (FETCH_LOG): events of each fetch from storage, in order.
+    outputs (OUTPUT_LOG): beside entries, tokens made and whether it is a decode; -1: their place tells, see ``gaps``.
+        None: so do all.
     """
 
     steps: np.ndarray
     entries: np.ndarray
     lost: np.ndarray
     fetches: np.ndarray
+    outputs: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.steps)

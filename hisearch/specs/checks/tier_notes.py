@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from hisearch.base.policies import WRITE_POLICIES
 from hisearch.specs.deployments.deployment import PoolSpec
-from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.specs.deployments.tier_checks import TierProblem, capacity_problems, other_memory, spread_of
 from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.errors import Problem
@@ -21,7 +20,7 @@ def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
     problems = []
     for index, pool in enumerate(resolved.deployment.pools):
         host_name = pool.host or resolved.accelerators[pool.accelerator].spec.host
-        notes = [*_without_effect(pool), *_by_former_rules(pool), *_without_windows(resolved, pool)]
+        notes = [*_without_effect(pool), *_without_windows(resolved, pool)]
         if host_name is not None:
             host = resolved.hosts[host_name].spec
             notes += other_memory(pool.tiers, media, host_name, host)
@@ -45,19 +44,6 @@ def _without_effect(pool: PoolSpec) -> Iterator[TierProblem]:
             "at full price"
         )
         yield TierProblem("movement.write_policy", message)
-
-
-def _by_former_rules(pool: PoolSpec) -> Iterator[TierProblem]:
-    """The offloading connector of vLLM 0.19 where it stands for a later release's."""
-    together = pool.attention_data_parallel == pool.pipeline_parallel == 1
-    if pool.engine.name != "vllm" or pool.kv_connector != "offload" or not pool.tiers or together:
-        return
-    if rules_in_force("vllm", pool.engine.version)["offloads_by_chunk"]:
-        message = (
-            "offload: attention groups and pipelines are simulated by vLLM 0.19's connector: blocks can be hit once "
-            "their request has ended, which keeps its KV until they are copied"
-        )
-        yield TierProblem("movement.kv_connector", message)
 
 
 def _without_windows(resolved: ResolvedDeployment, pool: PoolSpec) -> Iterator[TierProblem]:

@@ -28,6 +28,8 @@ class _Family(NamedTuple):
     single_router: engines multiply by the router in 32 bits (vLLM's and SGLang's models; SGLang's of GLM-4 since its
         pull request 21660 of March 2026).
     choice_operators: see ``MoeSpec``.
+    kv_of_each_head: whether every head has KV of its own where ``num_key_value_heads`` is left out, as the library's
+        ``LlamaConfig`` and ``Phi3Config`` say; other classes put a number of their own there.
     defaults: of keys that published configurations leave to the library.
     """
 
@@ -37,6 +39,7 @@ class _Family(NamedTuple):
     linear: bool = False
     single_router: bool = False
     choice_operators: int = 1
+    kv_of_each_head: bool = False
     defaults: Mapping[str, Any] = {}
 
     @property
@@ -54,7 +57,8 @@ _GEMMA3 = {
 
 #: By ``model_type``; that of the language model in ``text_config``, where there is one, less its ``_text``.
 _FAMILIES = {
-    "llama": _Family(), "mistral": _Family(), "phi3": _Family(), "mimo": _Family(),
+    "llama": _Family(kv_of_each_head=True), "mistral": _Family(), "phi3": _Family(kv_of_each_head=True),
+    "mimo": _Family(),
     "gemma3": _Family(defaults=_GEMMA3), "llama4": _Family("llama4"), "qwen2_vl": _Family(), "qwen2_5_vl": _Family(),
     "qwen2": _Family(), "qwen3": _Family(), "qwen3_vl": _Family(), "qwen3_5": _Family(linear=True),
     "mixtral": _Family("intermediate"), "gpt_oss": _Family("intermediate"),
@@ -192,7 +196,9 @@ def _attention(config: _Config, family: _Family) -> dict[str, Any]:
     heads = config.need("num_attention_heads")
     if not family.mla:
         head_dim = config.count("head_dim", 0) or config.need("hidden_size") // max(heads, 1)
-        return {"attention_heads": heads, "kv_heads": config.count("num_key_value_heads", heads), "head_dim": head_dim}
+        left_out = config.get("num_key_value_heads", None) is None
+        kv_heads = heads if left_out and family.kv_of_each_head else config.need("num_key_value_heads")
+        return {"attention_heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     mla: dict[str, int] = {
         "q_lora_rank": config.count("q_lora_rank", 0),
         **{key: config.need(key) for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")},

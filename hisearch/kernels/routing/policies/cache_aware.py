@@ -67,7 +67,7 @@ ROUTER = RouterPolicy(
             search=(4.0,),
         ),
     ),
-    state=(State("trim_s", "f8", "eviction_interval_s"), State("tree_clock", "i8")),
+    state=(State("trim_s", "f8", "eviction_interval_s"), State("tree_clock", "i8"), State("tree_size", "i8")),
     reads_prompts=True,
     tracks=("requests",),
     sees=("requests", "prompts"),

@@ -192,14 +192,14 @@ def _accepted_drafts(sim, r):
 
 @kernel
 def account(sim, w, r, end_s):
-    """Account for what the step just launched, which ends at ``end_s``, makes of ``r``."""
+    """Account for what the step just launched, which ends at ``end_s``, makes of ``r``. Returns tokens made."""
     request = sim.requests[r]
     request.sampled_step = sim.workers[w].launched
     left = sim.trace.output_tokens[r] - request.generated
     if left == 0:
         # Its last token is in flight; nothing comes of another step.
         request.made = 0
-        return
+        return 0
     tokens = 1 if request.part == la.PROMPT_ENDS else 1 + _accepted_drafts(sim, r)
     request.made = min(tokens, left)
     request.exceeds = 1 if tokens > left else 0
@@ -208,6 +208,7 @@ def account(sim, w, r, end_s):
     request.joined_s = request.last_token_s
     request.last_token_s = end_s
     request.generated += request.made
+    return request.made
 
 
 @kernel

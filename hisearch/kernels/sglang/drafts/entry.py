@@ -104,10 +104,13 @@ def launch(sim, w, now, kind):
         if kind == la.PREFILL_STEP:
             request.computed += request.chunk
             request.serial = worker.launched
+        made = 0
         if request.part == la.PROMPT_GOES_ON:
             worker.chunked = r
         else:
-            decode.account(sim, w, r, end_s)
+            made = decode.account(sim, w, r, end_s)
+        if sim.config.log:
+            log.output(sim, k, made, kind == la.DECODE_STEP)
     launch = sim.launches[row]
     launch.kind = kind
     launch.chunks = size

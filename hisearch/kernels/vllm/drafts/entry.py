@@ -48,7 +48,10 @@ def launch(sim, w, now):
     worker.endings_old = worker.endings_new
     worker.endings_new = -1
     for k in range(worker.batch_size):
-        drafts_step.account(sim, w, batch[k], worker.newest_end_s)
+        decodes = drafts_step.decodes(sim, batch[k])
+        made = drafts_step.account(sim, w, batch[k], worker.newest_end_s)
+        if sim.config.log:
+            log.output(sim, k, made, decodes)
     device.await_next(sim, w, now, True)
 
 

@@ -52,7 +52,8 @@ def assumed(sim, w, r):
 
 
 @kernel
-def _decodes(sim, r):
+def decodes(sim, r):
+    """Whether ``r`` computes its newest token, alone or with drafts."""
     state = sim.requests[r].state
     return state == la.VERIFYING or state == la.DRAINING
 
@@ -65,7 +66,7 @@ def publish(sim, w, r, tokens):
     end = tree.floor_page(sim, tokens)
     if not sim.config.prefix_caching or end <= sim.requests[r].locked_tokens:
         return
-    trace_node = lists.path_end(sim, r) if _decodes(sim, r) else lists.path_at(sim, w, r, end)
+    trace_node = lists.path_end(sim, r) if decodes(sim, r) else lists.path_at(sim, w, r, end)
     memory.publish_pages(sim, w, r, trace_node, end)
 
 
@@ -76,7 +77,7 @@ def publish_processed(sim, w):
         return
     r = sim.workers[w].running_head
     while r >= 0:
-        if _decodes(sim, r):
+        if decodes(sim, r):
             publish(sim, w, r, known(sim, w, r) - 1)
         r = sim.requests[r].next
 
@@ -100,7 +101,7 @@ def _schedule(sim, w, r, computed, share, lookahead):
     reserved = min(computed + share + lookahead, sim.config.max_request_tokens)
     request.reserved_tokens = max(request.reserved_tokens, reserved)
     publish(sim, w, r, min(computed + share, known(sim, w, r)))
-    if not _decodes(sim, r) and share <= step.missing_tokens(sim, r):
+    if not decodes(sim, r) and share <= step.missing_tokens(sim, r):
         step.put_chunk(sim, w, r, share)
         return
     request.chunk = share
@@ -122,7 +123,7 @@ def _ends_for_sure(sim, w, r):
 @kernel
 def _share(sim, w, r, computed, budget):
     """Tokens of the running ``r`` that the step computes; 0: none."""
-    if _decodes(sim, r):
+    if decodes(sim, r):
         if _ends_for_sure(sim, w, r):
             return 0
         tokens = 1 + sim.config.draft_tokens
@@ -228,7 +229,7 @@ def _running_part(sim, w):
     worker = sim.workers[w]
     part = NOTHING
     for k in range(worker.batch_size):
-        if not _decodes(sim, sim.batch[w, k]):
+        if not decodes(sim, sim.batch[w, k]):
             return WITH_PROMPTS
         part = DECODES
     return part
@@ -287,15 +288,15 @@ def accepted_drafts(sim, r, offered):
 
 @kernel
 def account(sim, w, r, end):
-    """Account for the share of ``r`` in the step just launched, which ends at ``end``."""
+    """Account for the share of ``r`` in the step just launched, which ends at ``end``. Returns tokens made."""
     worker = sim.workers[w]
     request = sim.requests[r]
     if request.state == la.DRAINING:
-        return
+        return 0
     if request.part == la.PROMPT_GOES_ON:
         request.computed += request.chunk
         request.state = la.PROMPT
-        return
+        return 0
     accepted = 0
     if request.state == la.VERIFYING:
         accepted = accepted_drafts(sim, r, request.chunk - 1)
@@ -322,3 +323,4 @@ def account(sim, w, r, end):
     elif request.state != la.VERIFYING:
         request.state = la.VERIFYING
         worker.decoding += 1
+    return request.made
