@@ -99,11 +99,12 @@ def _parser() -> argparse.ArgumentParser:
                 help="draw cases of --random with drafted tokens, with LMCache's connector, as installed, with vLLM's "
                 "OffloadingConnector, or with sliding windows",
             )
-        for router, feature, what in (
+        for other, feature, what in (
+            ("sglang", "drafts", "with drafted tokens"),
             ("router", "pd", "before prefill or decode workers"),
             ("dynamo", "events", "by the workers' KV events, which need nats-server"),
         ):
-            if name == router:
+            if name == other:
                 command.add_argument(
                     "--with", dest="feature", choices=(feature,), help=f"draw cases of --random {what}"
                 )

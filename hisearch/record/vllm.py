@@ -10,7 +10,7 @@ import random
 from collections import deque
 from typing import Any
 
-from hisearch.record import vllm_drafts, vllm_lmcache, vllm_offload
+from hisearch.record import drafts, vllm_drafts, vllm_lmcache, vllm_offload
 from hisearch.record.cases import LAW, Case, CaseError, step_latency_s
 from hisearch.record.vllm_random import random_case, random_lmcache_case, random_offload_case, random_window_case
 from hisearch.record.vllm_scheduler import BLOCK_KEY, SETTINGS, has_retention, is_lmcache, make_scheduler, version
@@ -43,7 +43,7 @@ def record(case: Case) -> dict[str, Any]:
     recording: dict[str, Any] = {
         "engine": f"vllm {engine} (v1 scheduler and KV cache manager, {kind} scheduling)",
         "config": config,
-        "step_latency_s": LAW if run.drafts is None else vllm_drafts.LAW,
+        "step_latency_s": LAW if run.drafts is None else drafts.LAW,
         "requests": case.requests,
         "steps": run.steps,
         "first_token_s": run.first_token_s,
@@ -63,7 +63,7 @@ def _check(case: Case) -> None:
     has_other = case.settings.get("offload") and not is_lmcache(case.settings)
     if has_other and case.settings.get("async_scheduling") and not vllm_offload.has_new_worker():
         raise CaseError(f"{case.source}: {case.name}: offload: vLLM 0.19 is recorded with synchronous scheduling alone")
-    if case.settings.get("speculation") and (problem := vllm_drafts.problem(case.settings["speculation"])):
+    if case.settings.get("speculation") and (problem := drafts.problem(case.settings["speculation"])):
         raise CaseError(f"{case.source}: {case.name}: {problem}")
     usable = (case.settings["num_blocks"] - 1) * case.settings["block_size"]
     longest = min(usable, case.settings.get("max_model_len", 65536) - 1)
@@ -194,7 +194,7 @@ class _Run:
         step["preempted"] = sorted(self.rows[name]["id"] for name in output.preempted_req_ids or ())
         self.steps.append(step)
         if self.drafts is not None:
-            self.device_free_s = start_s + vllm_drafts.step_latency_s(batch)
+            self.device_free_s = start_s + drafts.step_latency_s(batch)
         elif self.lmcache is None:
             self.device_free_s = start_s + step_latency_s(batch)
         else:

@@ -9,7 +9,8 @@ from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.reading.source import Requests
 from hisearch.traces.trace import make_trace
-from hisearch.validate.recording import EngineRecording, RequestRow, VllmSettings
+from hisearch.validate.recorded_settings import VllmSettings
+from hisearch.validate.recording import EngineRecording, RequestRow
 
 
 def compiled_trace(recording: EngineRecording) -> CompiledTrace:

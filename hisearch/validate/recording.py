@@ -12,20 +12,18 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hisearch.base.engine_rules import MODELLED
-from hisearch.specs.base import EngineName, NonNegative, NonNegativeInt, Positive
-from hisearch.specs.deployments.deployment import EvictionName
+from hisearch.specs.base import EngineName, NonNegative, NonNegativeInt
 from hisearch.specs.errors import Problem, SpecError, dotted
 from hisearch.specs.wording import described, unknown
+from hisearch.validate.recorded_settings import Row, SglangSettings, Tokens, VllmSettings
 
 #: A request's name.
 Id = str | int
-#: Figures of a recording fit into the arrays of a compiled trace.
-_Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
 _BlockId = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
@@ -33,170 +31,33 @@ class RecordingError(SpecError):
     """A recording that cannot be used; ``str`` of it is ``file: key: what is wrong``."""
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
-
-
-class _Settings(_Row):
-    """Settings of an engine; unknown ones are refused, because they are not simulated."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class CopySettings(NamedTuple):
-    """Law of a copy: ``base_s + per_token_s * tokens`` seconds."""
-
-    base_s: NonNegative
-    per_token_s: NonNegative
-
-
-class OffloadSettings(_Settings):
-    """``config.offload``: vLLM's OffloadingConnector. ``worker_apart``: a preemption's flush holds the worker alone."""
-
-    capacity_tokens: _Tokens
-    to_host: CopySettings
-    to_device: CopySettings
-    block_size_factor: _Tokens = 1
-    eviction: Literal["lru", "arc"] = "lru"
-    store_threshold: NonNegativeInt = 0
-    worker_apart: bool = False
-
-
-class LmcacheSettings(_Settings):
-    """``config.offload`` with ``connector: lmcache``: LMCache's connector, host memory alone."""
-
-    connector: Literal["lmcache"]
-    capacity_tokens: _Tokens
-    to_host: CopySettings
-    to_device: CopySettings
-    chunk_tokens: _Tokens = 256
-    eviction: Literal["lru", "lfu", "fifo", "mru"] = "lru"
-    save_decode: bool = False
-
-
-class SpeculationSettings(_Settings):
-    """``config.speculation``: drafted tokens, and how many are accepted (see ``hisearch.record.vllm_drafts``)."""
-
-    method: Literal["eagle", "ngram"]
-    draft_tokens: _Tokens
-    accepted: list[Annotated[float, Field(ge=0, le=1)]]
-    seed: NonNegativeInt
-
-    @model_validator(mode="after")
-    def _check(self) -> SpeculationSettings:
-        if len(self.accepted) != self.draft_tokens:
-            raise ValueError(f"accepted has {len(self.accepted)} entries; expected draft_tokens, {self.draft_tokens}")
-        return self
-
-
-def _connector_of(offload: Any) -> str:
-    given = offload.get("connector") if isinstance(offload, dict) else getattr(offload, "connector", None)
-    return "offload" if given is None else "lmcache"
-
-
-class VllmSettings(_Settings):
-    """``config`` of a vLLM recording; absent settings are vLLM's defaults."""
-
-    max_num_seqs: _Tokens
-    max_tokens: _Tokens
-    num_blocks: Annotated[int, Field(ge=2, le=2**31 - 1)]
-    block_size: _Tokens
-    prefix: bool = True
-    policy: Literal["fcfs", "priority"] = "fcfs"
-    chunked_prefill: bool = True
-    long_prefill_token_threshold: NonNegativeInt = 0
-    long_prefill_token_threshold_adaptive: bool = False
-    scheduler_reserve_full_isl: bool = True
-    async_scheduling: bool = False
-    max_model_len: _Tokens = 65536
-    watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    sliding_window: NonNegativeInt = 0
-    hybrid_window: NonNegativeInt = 0
-    prefix_cache_retention_interval: NonNegativeInt | None = None
-    offload: (
-        Annotated[
-            Annotated[OffloadSettings, Tag("offload")] | Annotated[LmcacheSettings, Tag("lmcache")],
-            Discriminator(_connector_of),
-        ]
-        | None
-    ) = None
-
-    speculation: SpeculationSettings | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> VllmSettings:
-        if self.max_tokens < self.max_num_seqs:
-            raise ValueError(
-                f"max_tokens {self.max_tokens} is less than max_num_seqs {self.max_num_seqs}: vLLM needs one token of "
-                "the budget for each running request"
-            )
-        if self.sliding_window and self.hybrid_window:
-            raise ValueError("sliding_window is the only group of layers, hybrid_window one beside full attention")
-        if self.offload is not None and self.has_windows:
-            raise ValueError("offload beside sliding_window or hybrid_window is not simulated")
-        if self.speculation is not None and (self.offload is not None or self.has_windows):
-            raise ValueError("speculation beside offload, sliding_window or hybrid_window is not simulated")
-        return self
-
-    @property
-    def has_windows(self) -> bool:
-        """Whether some layers have a sliding window, with blocks of their own."""
-        return bool(self.sliding_window or self.hybrid_window)
-
-
-class SglangSettings(_Settings):
-    """``config`` of an SGLang recording; ``block_ids_size`` describes the file's ``block_ids``, not the engine.
-
-    A random order of the queue cannot be replayed: the engine's random numbers are not recorded.
-    """
-
-    page_size: _Tokens
-    chunked_prefill_size: int
-    max_prefill_tokens: _Tokens
-    max_running_requests: _Tokens
-    max_total_tokens: _Tokens
-    disable_overlap_schedule: bool
-    block_ids_size: _Tokens
-    schedule_policy: Literal["fcfs", "lpm", "lof", "dfs-weight"] = "fcfs"
-    schedule_conservativeness: Positive = 1.0
-    radix_eviction_policy: EvictionName = "lru"
-    disable_radix_cache: bool = False
-    enable_mixed_chunk: bool = False
-    scheduler_recv_interval: _Tokens = 1
-    enable_priority_scheduling: bool = False
-    schedule_low_priority_values_first: bool = False
-    priority_scheduling_preemption_threshold: NonNegativeInt = 10
-    prefill_max_requests: _Tokens | None = None
-    hicache: dict[str, Any] | None = None
-
-
-class RequestRow(_Row):
+class RequestRow(Row):
     """One of ``requests``."""
 
     model_config = ConfigDict(extra="allow")
 
     id: Id
     arrival_s: NonNegative
-    input_tokens: _Tokens
-    output_tokens: _Tokens
+    input_tokens: Tokens
+    output_tokens: Tokens
     block_ids: list[_BlockId]
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
-    max_output_tokens: _Tokens | None = None
+    max_output_tokens: Tokens | None = None
 
 
-class StepRow(_Row):
+class StepRow(Row):
     """One of ``steps``; further keys are for debugging, and ignored."""
 
     start_s: float
-    batch: list[tuple[Id, NonNegativeInt, _Tokens]]
+    batch: list[tuple[Id, NonNegativeInt, Tokens]]
     scheduled_s: float | None = None
     kind: Literal["prefill", "decode", "mixed"] | None = None
-    preempted: list[Id] = []
-    retracted: list[Id] = []
+    preempted: list[Id] = Field([])
+    retracted: list[Id] = Field([])
     pool: tuple[int, int] | None = None
 
 
-class _File(_Row):
+class _File(Row):
     """A whole recording; keys of the storage tier and others are ignored."""
 
     config: dict[str, Any]

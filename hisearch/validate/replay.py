@@ -21,9 +21,11 @@ from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLa
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.engine_rules import rules_of
+from hisearch.specs.deployments.speculation import SGLANG_SINCE, simulates_drafts
 from hisearch.validate.hicache_settings import HostTierConfig
+from hisearch.validate.recorded_settings import LmcacheSettings, SglangSettings, VllmSettings
 from hisearch.validate.recorded_trace import compiled_trace
-from hisearch.validate.recording import EngineRecording, LmcacheSettings, SglangSettings, VllmSettings
+from hisearch.validate.recording import EngineRecording
 from hisearch.validate.step_law import StepLaw, parse_step_law
 
 #: Names of the kinds of logged steps; vLLM has only one.
@@ -179,7 +181,7 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
             more = _offloading(settings) | _groups(settings) | _speculation(settings)
             _refuse_long_requests(recording, settings.max_model_len)
         else:
-            more = _hicache(recording, settings)
+            more = _hicache(recording, settings) | _sglang_speculation(recording, settings)
             engine, page = _sglang(settings, recording.version), settings.page_size
             capacity = settings.max_total_tokens // page * page
     except ValidationError as error:
@@ -257,6 +259,22 @@ def _speculation(settings: VllmSettings) -> dict[str, Any]:
         drafts.draft_tokens, drafts.draft_tokens if eagle else 0, eagle, tuple(drafts.accepted), drafts.seed
     )
     return {"speculation": plan, "max_request_tokens": settings.max_model_len}
+
+
+def _sglang_speculation(recording: EngineRecording, settings: SglangSettings) -> dict[str, Any]:
+    """Likewise of SGLang.
+
+    Raises:
+        RecordingError: a release whose scheduler goes by other rules.
+    """
+    drafts = settings.speculation
+    if drafts is None:
+        return {}
+    if not simulates_drafts(recording.version):
+        message = f"speculation is simulated by the rules of {SGLANG_SINCE}; this is {recording.version}"
+        raise recording.error("config.speculation", message)
+    headed = drafts.method == "eagle"
+    return {"speculation": SpeculationPlan(drafts.draft_tokens, 0, headed, tuple(drafts.accepted), drafts.seed)}
 
 
 def _offloading(settings: VllmSettings) -> dict[str, Any]:

@@ -61,6 +61,8 @@ def features(engine: Engine) -> list[str]:
     """What cases are recorded with beside the settings of every case; KV events go through NATS, where that is."""
     if engine.name == "dynamo":
         return ["events"] if shutil.which("nats-server") else []
+    if engine.title == "sglang-0.5.23":
+        return ["drafts"]
     return {"vllm": ["windows", "drafts", "offload", "lmcache"], "router": ["pd"]}.get(engine.name, [])
 
 

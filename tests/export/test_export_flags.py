@@ -149,9 +149,46 @@ def test_a_head_without_a_checkpoint_is_refused_and_left_out_elsewhere(launch: A
     drafting = launch(engine={"name": "vllm", "speculation": {"method": "eagle", "draft_tokens": 1}})
     with pytest.raises(ExportError, match=r"pool main: eagle has weights of its own; name .*draft_weights"):
         engine_flags(drafting)
+    other, _ = other_engine(drafting.pool.engine)
+    assert other.speculation == drafting.pool.engine.speculation
+
+
+@pytest.mark.parametrize(
+    ("speculation", "flags"),
+    [
+        (None, {}),
+        (
+            {"method": "mtp", "draft_tokens": 3},
+            {"algorithm": "NEXTN", "num-steps": "3", "eagle-topk": "1", "num-draft-tokens": "4"},
+        ),
+        (
+            {"method": "ngram", "draft_tokens": 7},
+            {"algorithm": "NGRAM", "num-draft-tokens": "8", "ngram-max-bfs-breadth": "1"},
+        ),
+        (
+            {"method": "eagle3", "draft_tokens": 2, "draft_weights": "acme/head"},
+            {
+                "algorithm": "EAGLE3", "draft-model-path": "acme/head", "num-steps": "2", "eagle-topk": "1",
+                "num-draft-tokens": "3",
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_drafted_tokens_of_sglang(launch: Any, speculation: dict[str, Any] | None, flags: dict[str, str]) -> None:
+    written = {
+        flag.removeprefix("--speculative-"): values[0]
+        for flag, *values in engine_flags(launch(engine={"name": "sglang", "speculation": speculation}))
+        if flag.startswith("--speculative-")
+    }
+    assert written == flags
+
+
+def test_n_grams_overlap_under_sglang_alone(launch: Any) -> None:
+    drafting = launch(engine={"name": "sglang", "speculation": {"method": "ngram", "draft_tokens": 1}})
     other, notes = other_engine(drafting.pool.engine)
-    assert other.speculation is None
-    assert "Without 1 drafted token (eagle): they are simulated under vLLM alone." in notes
+    assert not other.overlap
+    assert "vLLM has no asynchronous scheduling with n-gram drafts; simulated with overlap." in notes
+    assert other_engine(other)[0].overlap
 
 
 def test_sglang_settings(launch: Any) -> None:

@@ -42,6 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
         },
     },
     "vllm-drafts": {"engine": {"name": "vllm", "speculation": {"method": "mtp", "draft_tokens": 2}}},
+    "sglang-drafts": {"engine": {"speculation": {"method": "mtp", "draft_tokens": 2}}},
     "vllm-int4": {"engine": {"name": "vllm"}, "pool": {"replicas": 1, "weight_dtype": "int4"}},
     "trtllm": {"engine": {"name": "trtllm"}, "pool": {"tiers": [{"medium": "ddr5", "gib": 64}]}},
     "sglang-hosts": {"pool": {"tensor_parallel": 8}},

@@ -85,8 +85,13 @@ _OF_RELEASE: dict[str, Settings] = {
         "watermark": ({"watermark": 0.05}, {}),
         "shares of a step": ({"long_prefill_tokens": 512, "long_prefill_adaptive": True}, {}),
     },
+    "sglang-0.5.23": {
+        "slru": ({"eviction": "slru"}, {}),
+        "drafts by mtp": ({"speculation": {"method": "mtp", "draft_tokens": 3}}, {"tensor_parallel": 4}),
+        "drafts by eagle3": ({"speculation": _EAGLE3}, {}),
+        "drafts by ngram": ({"speculation": {"method": "ngram", "draft_tokens": 2}}, {}),
+    },
     "sglang-0.5.9": {"lmcache": ({}, {"tiers": [_DRAM], "movement": {"kv_connector": "lmcache"}})},
-    "sglang-0.5.23": {"slru": ({"eviction": "slru"}, {})},
 }
 _LMCACHE = {"movement": {"kv_connector": "lmcache"}}
 _PREFILL_TIERS: dict[str, dict[str, Any]] = {"prefill": {"tiers": [_DRAM]}}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hisearch.api.observe import Observation, observe_servers
+from hisearch.observe import sglang_drafts
 from hisearch.observe.client import ServerError
 from hisearch.observe.prometheus import parse_metrics
 from hisearch.observe.vllm_drafts import drafts_of
@@ -106,6 +107,42 @@ def test_drafted_tokens_are_told_with_what_was_accepted(
     config: object, metrics: str, speculation: tuple[str, list[float], str | None] | None, note: str
 ) -> None:
     drafts, doubt = drafts_of(config, parse_metrics(metrics))
+    assert re.search(note, doubt)
+    assert bool(note) == bool(doubt)
+    spec = None if drafts is None else SpeculationSpec.model_validate(drafts)
+    assert (None if spec is None else (spec.method, spec.acceptance, spec.draft_weights)) == speculation
+
+
+SGLANG_DRAFTS = {"speculative_eagle_topk": 1, "speculative_num_draft_tokens": 3, "version": "0.5.23", "model_path": "m"}
+MEAN = "sglang:spec_accept_length 2.44\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "metrics", "speculation", "note"),
+    [
+        ({}, MEAN, None, ""),
+        # 1 + 0.8 + 0.64
+        ({"speculative_algorithm": "EAGLE"}, MEAN, ("mtp", [0.8, 0.8], None), r"tells 2\.44 tokens a step"),
+        (
+            {"speculative_algorithm": "EAGLE3", "speculative_draft_model_path": "acme/head"},
+            MEAN, ("eagle3", [0.8, 0.8], "acme/head"), "positions are taken to be accepted alike",
+        ),
+        ({"speculative_algorithm": "NGRAM"}, MEAN, ("ngram", [0.8, 0.8], None), "on average"),
+        (
+            {"speculative_algorithm": "NGRAM", "speculative_ngram_max_bfs_breadth": 10},
+            MEAN, None, "speculative_ngram_max_bfs_breadth 10",
+        ),
+        ({"speculative_algorithm": "EAGLE", "speculative_eagle_topk": 4}, MEAN, None, "drafts trees of tokens"),
+        ({"speculative_algorithm": "DFLASH"}, MEAN, None, r"drafts tokens \(DFLASH\), which is not"),
+        ({"speculative_algorithm": "EAGLE"}, "up 1", None, "tells of none accepted"),
+        ({"speculative_algorithm": "EAGLE", "version": "0.5.9"}, MEAN, None, r"of release 0\.5\.9 is not simulated"),
+        ({"speculative_algorithm": "EAGLE", "enable_dp_attention": True}, MEAN, None, "beside enable_dp_attention"),
+    ],
+)  # fmt: skip
+def test_sglangs_drafts_are_told_by_their_mean(
+    arguments: dict[str, object], metrics: str, speculation: tuple[str, list[float], str | None] | None, note: str
+) -> None:
+    drafts, doubt = sglang_drafts.drafts_of(SGLANG_DRAFTS | arguments, parse_metrics(metrics))
     assert re.search(note, doubt)
     assert bool(note) == bool(doubt)
     spec = None if drafts is None else SpeculationSpec.model_validate(drafts)

@@ -8,8 +8,9 @@ from typing import cast, get_args, get_type_hints
 import numpy as np
 
 from hisearch.specs.base import EngineName
+from hisearch.validate.recorded_settings import SglangSettings, VllmSettings
 from hisearch.validate.recorded_trace import declared_limit
-from hisearch.validate.recording import EngineRecording, RequestRow, SglangSettings, VllmSettings
+from hisearch.validate.recording import EngineRecording, RequestRow
 from hisearch.validate.replay import Decision, Run
 from hisearch.validate.step_law import StepLaw
 from tests.reference.restatement import sglang, vllm, vllm_groups

@@ -62,11 +62,11 @@ def drafts_in(pool: PoolSpec) -> int:
     return 0 if pool.engine.speculation is None else pool.engine.speculation.draft_tokens
 
 
-def test_stage_1_tries_each_under_vllm_and_none_elsewhere() -> None:
+def test_stage_1_tries_each_under_vllm_and_sglang() -> None:
     problem = drafting_problem(None, ONE, THREE)
     tried = [(pool.engine.name, drafts_in(pool)) for pools, _ in groups(problem) for pool in pools]
-    assert {drafts for name, drafts in tried if name == "sglang"} == {0}
-    assert {drafts for name, drafts in tried if name == "vllm"} == {0, 1, 3}
+    for engine in ("vllm", "sglang"):
+        assert {drafts for name, drafts in tried if name == engine} == {0, 1, 3}
     assert group_count(problem) == sum(len(pools) + refused for pools, refused in groups(problem))
     for pools, _ in groups(problem):  # one table of step costs prices a group
         assert len({drafts_in(pool) for pool in pools}) <= 1
@@ -115,8 +115,12 @@ def test_the_sentence_of_a_recommendation_names_drafts() -> None:
     assert text("deployment", "memory", deployment(None).pool) == batch
 
 
-def test_another_engine_drafts_nothing() -> None:
-    assert on_engine(deployment(ONE), "sglang").pool.engine.speculation is None
+def test_other_engines_draft_where_they_can() -> None:
+    assert on_engine(deployment(ONE), "sglang").pool.engine.speculation == ONE
+    assert on_engine(deployment(ONE), "trtllm", page_tokens=32).pool.engine.speculation is None
+    by_sglang = on_engine(deployment(NGRAM), "sglang")
+    assert by_sglang.pool.engine.overlap
+    assert not on_engine(by_sglang, "vllm").pool.engine.overlap
 
 
 def drafting(number: int, usd: float, speculation: SpeculationSpec | None, **changes: Any) -> Trial:

@@ -21,6 +21,7 @@ from hisearch.specs.models.acceptance import AcceptanceCurveSpec
 from hisearch.specs.studies.search_space import ExecutionSpace
 
 CATALOGUE = Catalogue()
+SGLANG = {"name": "sglang"}
 SHIPPED = shipped_root() / "studies/deployments/qwen3-32b-h100-tp2.yaml"
 MEASURED = Path(os.environ.get("HISEARCH_SHARED", "../shared")) / "validation/speculation/acceptance.csv"
 
@@ -118,7 +119,16 @@ def test_settings_that_are_refused(settings: dict[str, Any], problem: str) -> No
 @pytest.mark.parametrize(
     ("engine", "pool", "problem"),
     [
-        ({"name": "sglang"}, {}, "engine.speculation: speculation is simulated under vLLM alone, not sglang"),
+        (
+            {"name": "trtllm"},
+            {},
+            "engine.speculation: speculation is simulated under vLLM and SGLang, not TensorRT-LLM",
+        ),
+        (SGLANG | {"version": "0.5.9"}, {}, r"engine.version: .* by the rules of SGLang 0\.5\.23, not of 0\.5\.9"),
+        (SGLANG | {"mixed_chunk": True}, {}, "drafted tokens are not simulated with mixed_chunk"),
+        (SGLANG | {"schedule": "priority"}, {}, "drafted tokens are not simulated with priorities that preempt"),
+        (SGLANG, {"attention_data_parallel": 2, "expert_parallel": 2}, "with attention_data_parallel 2 under SGLang"),
+        (SGLANG, {"tiers": [{"medium": "ddr5", "gib": 64}]}, "drafted tokens are not simulated with cache tiers"),
         ({}, {"role": "prefill"}, "drafted tokens are not simulated in prefill workers"),
         ({}, {"role": "decode"}, "drafted tokens are not simulated in decode workers"),
         ({}, {"pipeline_parallel": 2}, "drafted tokens are not simulated with pipeline_parallel 2"),
@@ -154,7 +164,24 @@ def test_spaces(project: Path) -> None:
     with pytest.raises(SpecError) as caught:
         spaced("[null, {method: mtp, draft_tokens: 1}]")
     assert caught.value.key == "spec.space.execution.speculation.1.acceptance"
-    with pytest.raises(ValidationError, match="speculation: is simulated under vLLM alone"):
-        ExecutionSpace(
-            accelerators=["h200"], engines=["sglang"], speculation=[SpeculationSpec(method="mtp", draft_tokens=1)]
+    drafting = SpeculationSpec(method="mtp", draft_tokens=1)
+    with pytest.raises(ValidationError, match="speculation: is simulated under vLLM and SGLang"):
+        ExecutionSpace(accelerators=["h200"], engines=["trtllm"], speculation=[drafting])
+    for version, tried in (("", [drafting]), ("0.5.23", [drafting]), ("0.5.9", [None])):
+        space = ExecutionSpace(
+            accelerators=["h200"], engines=["sglang"], speculation=[drafting], versions={"sglang": version}
         )
+        assert space.speculations("sglang") == tried
+
+
+def test_sglang_overlaps_with_n_grams() -> None:
+    drafts = {"method": "ngram", "draft_tokens": 2, "acceptance": [0.5, 0.5]}
+    assert EngineSpec.model_validate({"name": "sglang", "speculation": drafts}).overlap
+
+
+def test_linear_attention_is_refused_under_sglang_alone() -> None:
+    drafts = SpeculationSpec(method="mtp", draft_tokens=1, acceptance=[0.8])
+    model = CATALOGUE.get("Model", "qwen3.5-397b-a17b").spec
+    check_speculation_of(drafts, model, ["vllm"])
+    with pytest.raises(KeyedError, match="not simulated under SGLang with linear attention"):
+        check_speculation_of(drafts, model, ["vllm", "sglang"])

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from hisearch.latency.costs import CompiledCosts, DraftCosts
 from hisearch.latency.step_cost import step_seconds
-from hisearch.record.vllm_drafts import LAW, random_draft_case
+from hisearch.record.drafts import LAW
+from hisearch.record.vllm_drafts import random_draft_case
 from hisearch.record.workload import add_block_ids
 from hisearch.simulate.engine import simulate
 from hisearch.validate.recorded_trace import compiled_trace

@@ -40,8 +40,7 @@ def other_engine(engine: EngineSpec) -> tuple[EngineSpec, tuple[str, ...]]:
         update = {"name": "sglang", "page_tokens": engine.page_size} | _left_behind(engine, _VLLM_ALONE, notes)
         notes.append("SGLang runs prefill batches before decode batches; vLLM mixes them in one step.")
         if engine.speculation is not None:
-            notes.append(f"Without {engine.speculation.label}: they are simulated under vLLM alone.")
-            update |= {"speculation": None, "overlap": engine.overlap or engine.speculation.method == "ngram"}
+            update |= {"overlap": engine.overlap or engine.speculation.method == "ngram"}
         return EngineSpec.model_validate(engine.model_dump() | update), tuple(notes)
     if engine.name == "sglang":
         notes.append("vLLM mixes prefill and decode in one step; SGLang runs prefill batches first.")
@@ -71,6 +70,9 @@ def other_engine(engine: EngineSpec) -> tuple[EngineSpec, tuple[str, ...]]:
         "chunk_tokens": chunk_tokens,
         "page_tokens": page_tokens,
     }
+    if engine.speculation is not None and engine.speculation.method == "ngram" and engine.overlap:
+        notes.append("vLLM has no asynchronous scheduling with n-gram drafts; simulated with overlap.")
+        update["overlap"] = False
     return EngineSpec.model_validate(engine.model_dump() | update), tuple(notes)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hisearch.base.policies import PREFETCHES, QUEUE_ORDERS, WRITE_POLICIES, Registry
-from hisearch.export.engines import agents, graphs
+from hisearch.export.engines import agents, graphs, speculation
 from hisearch.export.engines.cache_tiers import (
     has_hicache_tree,
     hicache_gb_per_rank,
@@ -27,7 +27,6 @@ from hisearch.export.engines.cache_tiers import (
 )
 from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.engines.releases import SGLANG_EVICTIONS, exported_release, release_title, says
-from hisearch.export.engines.speculation import vllm_speculation
 from hisearch.export.engines.vllm_cache import (
     hybrid_manager,
     longest_request_tokens,
@@ -209,6 +208,12 @@ SGLANG: Table = (
     ("--schedule-conservativeness", lambda c: c.pool.engine.schedule_conservativeness),
     ("--radix-eviction-policy", _radix_eviction),
     ("--disable-radix-cache", lambda c: not c.pool.engine.prefix_caching),
+    ("--speculative-algorithm", speculation.sglang_algorithm),
+    ("--speculative-draft-model-path", speculation.sglang_head),
+    ("--speculative-num-steps", speculation.sglang_steps),
+    ("--speculative-eagle-topk", speculation.sglang_branches),
+    ("--speculative-num-draft-tokens", speculation.sglang_drafts),
+    ("--speculative-ngram-max-bfs-breadth", speculation.sglang_breadth),
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["sglang"]),
     ("--enable-hierarchical-cache", lambda c: has_hicache_tree(c.pool)),
     ("--hicache-size", lambda c: hicache_gb_per_rank(c.pool) if is_moved_by(c.pool, "hicache") else None),
@@ -252,7 +257,7 @@ VLLM: Table = (
     ("--watermark", watermark),
     ("--enforce-eager", lambda c: c.pool.engine.enforce_eager),
     ("--compilation-config", graphs.vllm_compilation),
-    ("--speculative-config", vllm_speculation),
+    ("--speculative-config", speculation.vllm_speculation),
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["vllm"]),
     ("--kv-offloading-backend", lambda c: offloading_backend(c.pool)),
     ("--kv-offloading-size", lambda c: offloading_gib(c.pool)),

@@ -30,7 +30,7 @@ _EVENT_LOOP = -1
 #: SGLang takes as long as the three next together. This process begins at the left end, the others at the right end.
 _ORDER = (
     la.SGLANG, la.AGENTS, la.TRTLLM, la.DECODE_WORKER, la.VLLM, la.VLLM_LMCACHE, la.VLLM_GROUPS, la.VLLM_OFFLOAD,
-    la.VLLM_CHUNK_OFFLOAD, la.VLLM_DRAFTS, _EVENT_LOOP,
+    la.VLLM_CHUNK_OFFLOAD, la.VLLM_DRAFTS, la.SGLANG_DRAFTS, _EVENT_LOOP,
 )  # fmt: skip
 #: Memory that a process needs which compiles.
 _PROCESS_BYTES = 1 << 30

@@ -17,6 +17,7 @@ REQUEST: list[tuple[str, str]] = [
     ("queued_at", "i8"),  # moment at which it entered the waiting queue (see ``WORKER.moments``)
     ("goes", "i4"),  # 1 while it is being preempted
     ("draining", "i4"),  # 1 where it has left the batch while its last token is in flight
+    ("exceeds", "i4"),  # 1 where its last step made more tokens than its output has (see ``sglang.drafts.decode``)
     ("serial", "i4"),  # the step that last computed prompt tokens of it; -1 once it is retracted
 ]
 
@@ -67,6 +68,7 @@ CONFIG: list[tuple[str, str]] = [
     ("preempts", "i8"),  # priority scheduling: urgent requests preempt running ones
     ("priority_sign", "i8"),  # 1: lower priority values are more urgent; -1: higher ones
     ("preemption_threshold", "i8"),
+    ("keys_pairs", "i8"),  # drafted tokens of a head: keys of the tree are pairs of tokens, one less than tokens
     *fields_of("sglang"),  # whether each dated rule holds
 ]
 

@@ -47,10 +47,8 @@ DECODE_WORKER = 5
 AGENTS = 6
 # Engine entry of vLLM for models with several groups of KV blocks; its engine is VLLM.
 VLLM_GROUPS = 7
-# Engine entry of vLLM with tiers as of 0.33; its engine is VLLM.
-VLLM_CHUNK_OFFLOAD = 8
-# Engine entry of vLLM with drafted tokens; its engine is VLLM.
-VLLM_DRAFTS = 9
+# Engine entries of vLLM with tiers as of 0.33, of vLLM and of SGLang with drafted tokens; their engines are these.
+VLLM_CHUNK_OFFLOAD, VLLM_DRAFTS, SGLANG_DRAFTS = 8, 9, 10
 # Codes of eviction policies that other kernels know.
 LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu", "fifo", "mru", "distance"))
 # TensorRT-LLM's capacity policies, and how it cuts contexts.
@@ -73,7 +71,7 @@ IDLE, STEPPING, FAST_FORWARDING, FORMING, RESTING = 0, 1, 2, 3, 4
 
 # States of a vLLM or TensorRT-LLM request. ADMITTED: in this pass; PROMPT: partly computed; SKIPPED: a decode that is
 # left out of this step; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile. VERIFYING:
-# it decodes, and checks drafted tokens.
+# it decodes, and checks drafted tokens. SGLang's with drafts are WAITING, VERIFYING or DRAINING.
 WAITING, ADMITTED, PROMPT, DECODING, SKIPPED, DRAINING, DRAINED, VERIFYING = 0, 1, 2, 3, 4, 5, 6, 7
 
 # A clock or a count that is never reached, and a time.

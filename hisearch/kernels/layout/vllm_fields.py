@@ -12,8 +12,8 @@ REQUEST: list[tuple[str, str]] = [
     ("skipped_step", "i4"),  # 1 where it was skipped in the step before it joined the decodes
     ("waits", "i4"),  # see ``vllm.memory.newest_waits``
     ("redirect", "i4"),  # first redirect record of its path (see ``queue``), -1: none
-    # With drafted tokens (see ``vllm.drafts.step``): tokens that its newest step makes, drafts that this step rejects,
-    # and tokens that it has pages for.
+    # With drafted tokens, SGLang's too (see ``vllm.drafts.step``): tokens that its newest step makes, drafts that this
+    # step rejects, and tokens that it has pages for.
     ("made", "i4"),
     ("rejected", "i4"),
     ("reserved_tokens", "i8"),

@@ -157,11 +157,14 @@ def try_admit(sim, w, r, now):
     hit_tokens, d, on_host, host_node = 0, worker.cache_id, 0, worker.cache_id
     if sim.config.hicache:
         hit_tokens, d, on_host, host_node = hicache_nodes.walk(
-            sim, w, lists.path_end(sim, r), tree.floor_page(sim, known - 1)
+            sim, w, lists.path_end(sim, r), tree.floor_page(sim, known - 1 - sim.config.keys_pairs)
         )
     elif sim.config.prefix_caching:
         hit_tokens, d = radix.walk(
-            sim, sim.workers[w].cache_id, lists.path_end(sim, r), tree.floor_page(sim, known - 1)
+            sim,
+            sim.workers[w].cache_id,
+            lists.path_end(sim, r),
+            tree.floor_page(sim, known - 1 - sim.config.keys_pairs),
         )
     request.missing_tokens = known - hit_tokens
     if sim.tiers.storage and sim.config.fetches_by_hits and prefetch.lost_prefix(sim, w, r, hit_tokens + on_host):

@@ -20,7 +20,7 @@ def initial_ratio(sim):
 
 
 @kernel
-def _decayed(sim, ratio, passes):
+def decayed(sim, ratio, passes):
     """The ratio after ``passes`` decode passes: a linear fall to 0.14 of its start over 600 of them."""
     start = initial_ratio(sim)
     least = min(0.14 * start, 1.0)
@@ -33,7 +33,7 @@ def _decayed(sim, ratio, passes):
 
 
 @kernel
-def _sorted_for_retraction(sim, w):
+def sorted_for_retraction(sim, w):
     """Fill ``batch[w]`` with the decoding requests, the first to retract at the end; return how many.
 
     Most generated first, then shortest prompt, then running order. After the first retraction the list is nearly in
@@ -84,7 +84,7 @@ def _retract(sim, w):
     The rest keep that order.
     """
     worker = sim.workers[w]
-    count = _sorted_for_retraction(sim, w)
+    count = sorted_for_retraction(sim, w)
     total = count
     while worker.decoding > 1:
         if count < total:
@@ -131,7 +131,7 @@ def form_decode(sim, w, now):
     needed_pages = lists.pages_needed(sim, w, 0)
     prefixes.ensure_pages_for_step(sim, w, needed_pages, now)
     if sim.trees[sim.workers[w].cache_id].free_pages >= needed_pages:
-        worker.ratio = _decayed(sim, worker.ratio, 1)
+        worker.ratio = decayed(sim, worker.ratio, 1)
     elif drained:
         # The results in flight free memory.
         worker.full = 0
@@ -202,11 +202,11 @@ def complete_decode(sim, w):
         start, end = step_log.first_decode_times(sim, w)
         for ahead in range(1, steps):
             cache.free_pages -= lists.pages_needed(sim, w, ahead)
-            worker.ratio = _decayed(sim, worker.ratio, 1)
+            worker.ratio = decayed(sim, worker.ratio, 1)
             start, end = step_log.next_decode(sim, w, ahead, start, end)
     else:
         cache.free_pages -= lists.pages_over(sim, w, 1, steps - 1)
-        worker.ratio = _decayed(sim, worker.ratio, steps - 1)
+        worker.ratio = decayed(sim, worker.ratio, steps - 1)
     device.finish_fast_forward(sim, w)
     lists.advance_clock(sim, w, steps)
     launch = sim.launches[running.newest(sim, w)]

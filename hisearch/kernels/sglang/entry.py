@@ -28,7 +28,8 @@ from hisearch.kernels.traffic import heaps, lists
 
 
 @kernel
-def _note_peak(sim, w):
+def note_peak(sim, w):
+    """Note how much memory requests hold, if it is the most so far."""
     worker = sim.workers[w]
     cache = sim.trees[sim.workers[w].cache_id]
     worker.peak_pages = max(worker.peak_pages, cache.capacity_pages - cache.free_pages - cache.evictable_pages)
@@ -170,7 +171,7 @@ def form(sim, w, now):
         worker.moments += 1
     log.forget_lost(sim)
     if sim.config.receive_interval > 1:
-        _poll_inbox(sim, w, now)
+        poll_inbox(sim, w, now)
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.PASS, w, 0, now)
     _begin_tier_work(sim, w, now)
@@ -183,7 +184,7 @@ def form(sim, w, now):
         for _ in range(idle.PASSES + sim.config.receive_interval - 2):
             if kind == 0 and worker.waiting > 0 and not (sim.tiers.jumps and idle.has_pending_events(sim, w)):
                 if worker.held_head >= 0:
-                    _poll_inbox(sim, w, now)
+                    poll_inbox(sim, w, now)
                     _begin_tier_work(sim, w, now)
                 kind = _next_batch(sim, w, now, 0)
     worker.last = kind
@@ -202,7 +203,7 @@ def form(sim, w, now):
         return
     if sim.config.hicache:
         now = sim.workers[w].now_s
-    _note_peak(sim, w)
+    note_peak(sim, w)
     waits = False
     if sim.config.objects and sim.agents.policy.order == al.BY_SLOT:
         engine_calls.call_engine(sim.config.objects, sim, al.STEP, w, kind, now)
@@ -273,7 +274,7 @@ def complete(sim, w, now):
     steps = worker.fast_forward_steps
     decode.complete_decode(sim, w)
     inbox.passed(sim, w, steps - 1)
-    _note_peak(sim, w)
+    note_peak(sim, w)
     if not sim.config.overlap:
         _process_decodes(sim, w, worker.clock, now)
     elif steps == 1:
@@ -296,7 +297,7 @@ def _enter(sim, w, r, now, moment):
 
 
 @kernel
-def _poll_inbox(sim, w, now):
+def poll_inbox(sim, w, now):
     """Begin a pass: queue the requests in the inbox, if the pass polls it."""
     if not inbox.looks(sim, w):
         return

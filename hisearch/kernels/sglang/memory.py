@@ -1,6 +1,8 @@
 """What SGLang's requests hold: private pages and pages of the radix cache.
 
-A request's first ``locked_tokens`` tokens belong to the tree; the rest of its computed tokens are private.
+A request's first ``locked_tokens`` tokens belong to the tree; the rest of its computed tokens are private. With drafted
+tokens it has ``reserved_tokens`` of them, more than are computed. Where keys are pairs of tokens (``keys_pairs``), the
+tree has one less than the tokens that a request offers.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from hisearch.kernels.hicache import copies as hicache_copies
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
+from hisearch.kernels.sglang import drafted
 from hisearch.kernels.traffic import lists
 
 #: Tokens of the pool that the engine withholds from any prompt (max_req_input_len).
@@ -52,7 +55,7 @@ def _insert(sim, w, r, trace_node, tokens, chunk):
     elif chunk:
         counted_from = la.NEVER
     present, d = prefixes.insert(sim, w, trace_node, tokens, priority, counted_from)
-    prompt_tokens = tree.floor_page(sim, sim.trace.input_tokens[r])
+    prompt_tokens = tree.floor_page(sim, sim.trace.input_tokens[r] - sim.config.keys_pairs)
     if sim.config.splits_at_prompt and 0 < prompt_tokens < tokens:
         prefixes.insert(sim, w, sim.trace.prompt_node[r], prompt_tokens, priority + 1, la.NEVER)
     return present, d
@@ -67,7 +70,7 @@ def keep_unfinished(sim, w, r, chunk):
     if not sim.config.prefix_caching:
         return
     request = sim.requests[r]
-    tokens = tree.floor_page(sim, request.computed)
+    tokens = tree.floor_page(sim, request.computed - sim.config.keys_pairs)
     trace_node = lists.path_at(sim, w, r, tokens) if chunk else lists.path_end(sim, r)
     present, d = _insert(sim, w, r, trace_node, tokens, chunk)
     sim.trees[sim.workers[w].cache_id].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
@@ -86,12 +89,14 @@ def drop(sim, w, r):
         engine_calls.call_engine(sim.config.objects, sim, al.LET_GO, w, r, 0.0)
     request = sim.requests[r]
     sim.trees[sim.workers[w].cache_id].free_pages += (
-        lists.pages(sim, request.computed) - request.locked_tokens // sim.config.page_tokens
+        lists.pages(sim, max(request.computed, request.reserved_tokens))
+        - request.locked_tokens // sim.config.page_tokens
     )
     radix.unlock(sim, sim.workers[w].cache_id, request.node)
     request.node = sim.workers[w].cache_id
     request.locked_tokens = 0
     request.inserted_tokens = 0
+    request.reserved_tokens = 0
 
 
 @kernel
@@ -99,7 +104,7 @@ def keep_finished(sim, w, r):
     """Finish ``r``: move full pages to the tree, free the rest."""
     request = sim.requests[r]
     if sim.config.prefix_caching:
-        tokens = tree.floor_page(sim, request.computed)
+        tokens = tree.floor_page(sim, request.computed - sim.config.keys_pairs)
         present, _ = _insert(sim, w, r, lists.path_end(sim, r), tokens, False)
         sim.trees[sim.workers[w].cache_id].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
         request.locked_tokens = tokens
@@ -136,4 +141,7 @@ def never_fits(sim, r):
         page = sim.config.page_tokens
         if sim.trace.max_output_tokens[r] > capacity - (lists.pages(sim, prompt) + 1) * page - 1:
             return True
+    # The engine gives up a request for whose last step the pool has too little.
+    if sim.config.draft_tokens > 0 and declared > prompt + 1 and drafted.lacks_pages(sim, declared - 2):
+        return True
     return prompt >= capacity - SPARE_INPUT_TOKENS or declared > _longest_tokens(sim, r)

@@ -56,7 +56,8 @@ def match(sim, w, r):
     if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST * (sim.config.max_running + 2):
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
         return 0, 0, sim.workers[w].cache_id
-    return prefixes.walk_tiers(sim, w, lists.path_end(sim, r), tree.floor_page(sim, known_tokens(sim, r)))
+    tokens = tree.floor_page(sim, known_tokens(sim, r) - sim.config.keys_pairs)
+    return prefixes.walk_tiers(sim, w, lists.path_end(sim, r), tokens)
 
 
 @kernel

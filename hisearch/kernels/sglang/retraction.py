@@ -11,7 +11,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.engine import log
 from hisearch.kernels.hicache import storage
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.sglang import admission, gaps, memory, order, running
+from hisearch.kernels.sglang import admission, drafted, gaps, memory, order, running
 from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.sglang.running import CLIP_OUTPUT_TOKENS
 from hisearch.kernels.traffic import lists
@@ -26,8 +26,11 @@ def retract(sim, w, r):
     request = sim.requests[r]
     generated = running.known_generated(sim, w, r)
     in_prefill = running.in_prefill(sim, w, r)
-    gaps.lost(sim, w, r, in_prefill, running.flies(sim, w))
-    running.leave(sim, w, r)
+    if sim.config.draft_tokens > 0:
+        drafted.lose(sim, w, r)
+    else:
+        gaps.lost(sim, w, r, in_prefill, running.flies(sim, w))
+        running.leave(sim, w, r)
     request.generated = generated
     lists.stop_running(sim, w, r)
     memory.drop(sim, w, r)

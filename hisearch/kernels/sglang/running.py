@@ -25,7 +25,7 @@ from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.sglang import gaps, memory
+from hisearch.kernels.sglang import drafted, gaps, memory
 from hisearch.kernels.traffic import heaps, lists
 
 #: Output tokens that admission reserves per request at most (CLIP_MAX_NEW_TOKENS).
@@ -60,6 +60,8 @@ def in_prefill(sim, w, r):
 @kernel
 def known_generated(sim, w, r):
     """Output tokens of the decoding request ``r`` as far as results are known."""
+    if sim.config.draft_tokens > 0:
+        return drafted.known_generated(sim, w, r)
     return lists.generated_tokens(sim, w, r) - (1 if in_prefill(sim, w, r) or flies(sim, w) else 0)
 
 
@@ -130,12 +132,28 @@ def _uncap(sim, w, clock):
 
 
 @kernel
+def _tokens_to_come_with_drafts(sim, w):
+    estimated, sure = 0, 0
+    r = sim.workers[w].running_head
+    while r >= 0:
+        tokens = min(memory.max_new(sim, r) - drafted.known_generated(sim, w, r), CLIP_OUTPUT_TOKENS)
+        if is_sure(sim, r):
+            sure += tokens
+        else:
+            estimated += tokens
+        r = sim.requests[r].next
+    return estimated, sure
+
+
+@kernel
 def tokens_to_come(sim, w):
     """Tokens that running requests may still generate, including those in flight, clipped per request.
 
     Returns those of which admission reserves the new-token ratio, and those that it reserves.
     """
     worker = sim.workers[w]
+    if sim.config.draft_tokens > 0:
+        return _tokens_to_come_with_drafts(sim, w)
     clock = known_clock(sim, w)
     if worker.capped > 0 and worker.next_uncapped <= clock:
         _uncap(sim, w, clock)

@@ -1,4 +1,4 @@
-"""Memory of the head that drafts tokens under vLLM: weights of a rank, which no published model size contains.
+"""Memory of the head that drafts tokens: weights of a rank, which no published model size contains.
 
     mtp      a layer of the model's own kind, with experts where it has them, in the format of the weights; and the
              projection of the token's embedding and the hidden state, 2 h x h

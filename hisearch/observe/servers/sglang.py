@@ -25,6 +25,7 @@ from hisearch.observe.reading import (
     present,
     settings_of,
 )
+from hisearch.observe.sglang_drafts import drafts_of
 
 SERVER = ServerPolicy(
     "SGLang's /server_info or /get_server_info, and /metrics.",
@@ -87,6 +88,8 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
     if "engine.max_running_requests" not in settings and isinstance(limit, int):
         settings["engine.max_running_requests"] = limit
     tokens = merged.get("max_total_num_tokens")
+    drafts, doubt = drafts_of(merged, parse_metrics(answers["/metrics"].text))
+    silent = () if stated else ("The server does not tell its settings: expected an answer of /server_info.",)
     return Facts(
         engine="sglang",
         version=str(merged.get("version", "")),
@@ -94,7 +97,8 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
         settings=settings,
         kv_tokens=int(tokens) if isinstance(tokens, int | float) else None,
         max_context_tokens=merged.get("context_length"),
-        notes=() if stated else ("The server does not tell its settings: expected an answer of /server_info.",),
+        speculation=drafts,
+        notes=(*silent, *([doubt] if doubt else [])),
     )
 
 

@@ -2,7 +2,8 @@
 
 ``standins`` replaces what needs a GPU. ``timeline`` is the clock and the record. ``scheduler`` with ``before_0_5_10``
 and ``from_0_5_23`` set the engine's scheduler up. ``copies``, ``storage``, ``virtual_threads`` and ``hicache_*`` are
-the laws of the host tier and of storage. ``random_cases`` draws cases, ``run`` takes one through the engine.
+the laws of the host tier and of storage, ``drafts`` those of drafted tokens. ``random_cases`` draws cases, ``run``
+takes one through the engine.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from importlib.metadata import version as installed_version
 from typing import Any
 
 from hisearch.record.cases import Case, EngineError, Setting
+from hisearch.record.sglang.drafts import random_draft_case
 from hisearch.record.sglang.random_cases import draw_case
 from hisearch.record.workload import Row
 
@@ -45,6 +47,7 @@ SETTINGS = {
         Setting("priority_scheduling_preemption_threshold", *_INTEGER, default=10),
         Setting("prefill_max_requests", *_INTEGER, default=None, least=1),
         Setting("scheduler_recv_interval", *_INTEGER, default=1, least=1),
+        Setting("speculation", (dict,), "a mapping: method, draft_tokens, accepted, seed", default=None),
         Setting("hicache", (dict,), "a mapping of the host tier's arguments and laws", default=None),
     )
 }
@@ -67,9 +70,9 @@ def version() -> str:
     return release
 
 
-def draw(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:
-    """A random case: settings, requests, tokens of an entry of ``block_ids``."""
-    return draw_case(rng, version())
+def draw(rng: random.Random, feature: str | None = None) -> tuple[dict[str, Any], list[Row], int]:
+    """A random case: settings, requests, tokens of an entry of ``block_ids``; ``feature``: ``drafts``."""
+    return (random_draft_case if feature == "drafts" else draw_case)(rng, version())
 
 
 def record(case: Case) -> dict[str, Any]:

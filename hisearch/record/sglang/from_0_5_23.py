@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hisearch.record.sglang import hicache_0_5_23
+from hisearch.record.sglang.drafts import write_slots
 from hisearch.record.sglang.scheduler import OrderedSet, Recording
 from hisearch.record.sglang.settings import CONTEXT_TOKENS, Ignored, arguments, pool_tokens
 from hisearch.record.sglang.timeline import Ticks, Timeline
@@ -43,6 +44,10 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
     _replace_time(ticks)
     schedule_policy.set = OrderedSet
 
+    if config.get("speculation") is not None:
+        from sglang.srt.mem_cache import allocation
+
+        allocation.assign_req_to_token_pool_func = write_slots
     if config.get("hicache") is not None:
         hicache_0_5_23.install_laws(config["hicache"], timeline, ticks)
 
@@ -64,7 +69,7 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
             )
             self.ngram_embedding_manager = SimpleNamespace(prepare_for_forward=keep)
             self.beam_coordinator = SimpleNamespace(pending_member_rows=lambda _: 0, commit_decode=lambda _: ())
-            self.spec_algorithm = SpeculativeAlgorithm.NONE
+            self.spec_algorithm = SpeculativeAlgorithm.from_string(chosen.get("speculative_algorithm"))
             for name in _COPIED:
                 setattr(self, name, chosen[name])
             self.enable_overlap = not chosen["disable_overlap_schedule"]
@@ -96,7 +101,7 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
                 token_to_kv_pool_allocator=self.token_to_kv_pool_allocator, tree_cache=self.tree_cache,
                 hisparse_coordinator=None, req_to_token_pool=self.req_to_token_pool, decode_offload_manager=None,
                 metrics_collector=Ignored(), metrics_reporter=self.metrics_reporter, draft_worker=None,
-                model_worker=None,
+                model_worker=SimpleNamespace(on_verify_complete_cpu=lambda *_, **__: None),
                 logprob_result_processor=Ignored(), output_streamer=Ignored(), beam_coordinator=self.beam_coordinator,
                 abort_request=None,
             )  # fmt: skip
@@ -116,6 +121,9 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
             end, tokens = self.launch(batch)
             batch.input_ids = None
             result = scheduler.GenerationBatchResult(next_token_ids=torch.tensor(tokens))
+            if self.drafts is not None and batch.forward_mode.is_decode():
+                result.accept_lens = torch.tensor(self.drafts.lengths)
+                result.speculative_num_draft_tokens = 1 + self.drafts.count
             result.copy_done = SimpleNamespace(end=end, synchronize=lambda: None)
             return result
 
@@ -198,7 +206,7 @@ def _pools(chosen: dict[str, Any], size: int) -> tuple[Any, Any]:
     from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
-    requests = ReqToTokenPool(chosen["max_running_requests"], size + 64, "cpu", False)
+    requests = ReqToTokenPool(chosen["max_running_requests"], size + 64 + chosen["page_size"], "cpu", False)
     page = chosen["page_size"]
     kv_cache = hicache_0_5_23.kv_cache(size, page) if chosen.get("enable_hierarchical_cache") else Ignored()
     if page == 1:
@@ -216,7 +224,7 @@ def _tree(scheduler: Any, chosen: dict[str, Any]) -> Any:
         disable=chosen["disable_radix_cache"], req_to_token_pool=scheduler.req_to_token_pool,
         token_to_kv_pool_allocator=scheduler.token_to_kv_pool_allocator, page_size=chosen["page_size"],
         eviction_policy=chosen["radix_eviction_policy"], chunked_prefill_size=chosen["chunked_prefill_size"],
-        tree_core_backend="python",
+        tree_core_backend="python", is_eagle=scheduler.spec_algorithm.is_eagle(),
     )  # fmt: skip
     return create_tree_cache(
         TreeCacheBuildContext(

@@ -8,7 +8,9 @@ import importlib
 import logging
 from typing import Any
 
+from hisearch.record import drafts
 from hisearch.record.cases import LAW, EngineError
+from hisearch.record.sglang.drafts import Drafts, reserve_tokens
 from hisearch.record.sglang.standins import install
 from hisearch.record.sglang.timeline import Finished, Timeline
 from hisearch.record.sglang.tokens import token_ids
@@ -45,9 +47,12 @@ def run_case(version: str, config: dict[str, Any], requests: list[Row], spins: b
     tokens, vocabulary = token_ids(requests, config["block_ids_size"])
     rows = sorted(requests, key=lambda row: (row["arrival_s"], row["id"]))
     overlap = not config.get("disable_overlap_schedule", True)
+    speculation = config.get("speculation")
     timeline = Timeline([(row["arrival_s"], row["id"]) for row in rows], overlap, spins)
     scheduler = generation.build(config, timeline, vocabulary)
     scheduler.tokens = tokens
+    if speculation is not None:
+        scheduler.drafts, timeline.law = Drafts(speculation, rows), drafts.step_latency_s
     for index, row in enumerate(rows):
         scheduler.pending[row["id"]] = _request(generation, row, tokens[row["id"]], vocabulary, index)
     try:
@@ -63,7 +68,7 @@ def run_case(version: str, config: dict[str, Any], requests: list[Row], spins: b
     recording = {
         "engine": f"sglang {version} (Scheduler, radix cache / HiCache)",
         "config": config,
-        "step_latency_s": LAW,
+        "step_latency_s": LAW if speculation is None else drafts.LAW,
         "requests": requests,
         "steps": timeline.steps,
         "reused_tokens": timeline.reused_tokens,
@@ -86,14 +91,28 @@ def check(version: str, config: dict[str, Any], requests: list[Row]) -> None:
     for key in config.get("hicache") or ():
         if key not in _HICACHE_KEYS:
             raise EngineError(f"hicache: {key}: unknown key; expected one of {', '.join(_HICACHE_KEYS)}")
+    speculation = config.get("speculation")
+    if speculation is not None:
+        _check_drafts(version, config, speculation)
     page = config["page_size"]
+    more = 0 if speculation is None else reserve_tokens(speculation)
     pool = config["max_total_tokens"] // page * page
     for row in requests:
         declared = row.get("max_output_tokens", row["output_tokens"])
-        if -(-row["input_tokens"] // page) * page + declared + 2 * page + 2 > pool:
+        if -(-row["input_tokens"] // page) * page + declared + 2 * page + 2 + more > pool:
             raise EngineError(
                 f"{row['id']}: {row['input_tokens']} tokens in and {declared} out do not fit the pool of {pool} tokens"
             )
+
+
+def _check_drafts(version: str, config: dict[str, Any], speculation: dict[str, Any]) -> None:
+    if version != "0.5.23":
+        raise EngineError(f"speculation: recorded of sglang 0.5.23, not {version}")
+    if problem := drafts.problem(speculation):
+        raise EngineError(problem)
+    for key in ("hicache", "enable_mixed_chunk", "enable_priority_scheduling"):
+        if config.get(key):
+            raise EngineError(f"speculation beside {key} is not recorded")
 
 
 def _request(generation: Any, row: Row, tokens: list[int], vocabulary: int, index: int) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
+from hisearch.record.sglang.drafts import Drafts
 from hisearch.record.sglang.timeline import Timeline
 
 
@@ -31,6 +32,7 @@ class Recording:
         timeline: the clock.
         tokens: all tokens of each request, by id.
         pending: requests by id that have not arrived.
+        drafts: drafted tokens, or None.
     """
 
     timeline: Timeline
@@ -41,6 +43,7 @@ class Recording:
     last_batch: Any
     chunked_req: Any
     enable_overlap: bool
+    drafts: Drafts | None = None
     _arriving = False
 
     @cached_property
@@ -90,7 +93,11 @@ class Recording:
     # Batches.
 
     def launch(self, batch: Any) -> tuple[float, list[int]]:
-        """Record a batch; returns when it ends, and the token that each of its requests gets."""
+        """Record a batch; returns when it ends, and the token that each of its requests gets; with drafts all."""
+        if self.drafts is not None:
+            if batch.forward_mode.is_decode():
+                return self._launch_decode_with(self.drafts, batch)
+            self.drafts.prompts(batch)
         names = [request.rid for request in batch.reqs]
         lengths = [int(length) for length in batch.seq_lens_cpu]
         mode = batch.forward_mode.name.lower()
@@ -105,6 +112,11 @@ class Recording:
             self._note_cut(batch, request, length)
         tokens = [self.token_after(name, length) for name, length in zip(names, lengths, strict=True)]
         return end, tokens
+
+    def _launch_decode_with(self, drafts: Drafts, batch: Any) -> tuple[float, list[int]]:
+        work = [(request.rid, int(request.kv.kv_committed_len), 1 + drafts.count) for request in batch.reqs]
+        end = self.timeline.launch("decode", work, self.pool(), self.ratio())
+        return end, drafts.decodes(batch, self.tokens)
 
     def _note_cut(self, batch: Any, request: Any, length: int) -> None:
         """Note what a prompt loses that is cut and decodes all the same; its output is what it would be without a cut.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from hisearch.record.sglang import drafts
+
 #: Longer than any request of a recording.
 CONTEXT_TOKENS = 1 << 20
 #: Settings of a case that are server arguments of the same name, with the values used where they are absent.
@@ -67,6 +69,8 @@ def arguments(config: dict[str, Any]) -> dict[str, Any]:
     """
     chosen = {name: config.get(name, default) for name, default in SERVER_ARGUMENTS.items()}
     chosen.update(device="cpu", attention_backend="torch_native", skip_tokenizer_init=True, enable_metrics=False)
+    if config.get("speculation") is not None:
+        chosen.update(drafts.arguments(config["speculation"]))
     if config.get("hicache") is not None:
         hicache = config["hicache"]
         chosen.update({name: hicache.get(name, default) for name, default in HICACHE_ARGUMENTS.items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 #: A pass that forms no batch is repeated at the same clock this often before the clock moves on.
@@ -72,6 +72,7 @@ class Timeline:
         steps, first_token_s, finish_s, reused_tokens: as in a recording.
         retracted, preempted: ids since the last step.
         load_back: tokens and completion of the copy that the next step waits for, or None.
+        law: seconds of a forward pass.
         wakes: functions that name the next time at which something outside the scheduler completes, or None.
     """
 
@@ -79,6 +80,7 @@ class Timeline:
         self.clock = 0.0
         self.overlap = overlap
         self.spins = spins
+        self.law: Callable[[Sequence[tuple[Any, int, int]]], float] = step_latency_s
         self.steps: list[dict[str, Any]] = []
         self.first_token_s: dict[str, float] = {}
         self.finish_s: dict[str, float] = {}
@@ -143,7 +145,7 @@ class Timeline:
     def launch(self, kind: str, batch: list[tuple[Any, int, int]], pool: tuple[int, int], ratio: float) -> float:
         """Put a batch on the device; returns when it ends."""
         start = max(self.clock, self._device_free) if self.overlap else self.clock
-        end = start + step_latency_s(batch)
+        end = start + self.law(batch)
         step: dict[str, Any] = {"start_s": round(start, 9), "kind": kind, "batch": [list(entry) for entry in batch]}
         if self.overlap:
             step["scheduled_s"] = round(self.clock, 9)

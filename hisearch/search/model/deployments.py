@@ -13,6 +13,7 @@ from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.engine_settings import TRTLLM_SETTINGS
 from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.deployments.speculation import DRAFTING_ENGINES
 from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES
 from hisearch.specs.machines.devices import DevicesSpec
 from hisearch.specs.studies.search_space import CacheSpace, RoutingSpace
@@ -92,8 +93,12 @@ def on_engine(
     for pool in deployment.pools:
         data = pool.model_dump()
         data["engine"] |= {"name": engine, "page_tokens": page_tokens, "version": version}
-        if engine != "vllm" and (drafts := pool.engine.speculation) is not None:
-            data["engine"] |= {"speculation": None, "overlap": pool.engine.overlap or drafts.method == "ngram"}
+        drafts = pool.engine.speculation
+        if engine not in DRAFTING_ENGINES:
+            data["engine"]["speculation"] = None
+        if drafts is not None and drafts.method == "ngram":
+            # vLLM alone has no overlap with n-grams.
+            data["engine"]["overlap"] = engine != "vllm"
         data["movement"] = {}
         if engine != "sglang":
             data["engine"]["eviction"] = "lru"

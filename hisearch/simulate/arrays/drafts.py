@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.base.dtypes import F8
+from hisearch.kernels.layout.sim import SGLANG
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.traces.compiled import TraceArrays
 
@@ -19,6 +20,7 @@ def settings(plan: WorkerPlan) -> dict[str, int]:
         "lookahead_tokens": 0 if speculation is None else speculation.lookahead_tokens,
         "reads_next_token": 0 if speculation is None else speculation.reads_next_token,
         "draft_seed": 0 if speculation is None else speculation.seed,
+        "keys_pairs": speculation is not None and speculation.reads_next_token and plan.engine.name == "sglang",
     }
 
 
@@ -31,8 +33,10 @@ def with_nodes_as_hashed(trace: TraceArrays, config: Any) -> TraceArrays:
     """The trace as a pool of these settings has it.
 
     Where the token behind a page is part of its identity, nodes begin and end a token earlier: pages then differ by it.
+    So they do where keys are pairs of tokens.
     """
-    if not (config.reads_next_token and config.hashes_ahead):
+    hashes_ahead = config.engine != SGLANG and config.reads_next_token and config.hashes_ahead
+    if not (hashes_ahead or config.keys_pairs):
         return trace
     return trace._replace(
         start_tokens=np.maximum(trace.start_tokens - 1, 0), end_tokens=np.maximum(trace.end_tokens - 1, 0)

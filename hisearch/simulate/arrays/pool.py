@@ -58,7 +58,7 @@ def entry_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
     if plan.groups is not None:
         return la.VLLM_GROUPS
     if plan.speculation is not None:
-        return la.VLLM_DRAFTS
+        return la.SGLANG_DRAFTS if plan.engine.name == "sglang" else la.VLLM_DRAFTS
     kv_connector, by_today = offload_arrays.kv_connector_of(plan), offload_arrays.by_chunk(plan)
     return offload_arrays.engine_entry(ENGINES[plan.engine.name], kv_connector, by_today)
 

@@ -61,7 +61,7 @@ class WorkerPlan:
     split: parallelism of the worker's copy of the model. power: draw besides that of its steps.
     agents: memory that they need besides KV, and its policy; None: no agents.
     groups: of KV blocks, under vLLM; None: a single group without a window.
-    speculation: drafted tokens, under vLLM; None: none.
+    speculation: drafted tokens, under vLLM and SGLang; None: none.
     """
 
     engine: EngineSpec

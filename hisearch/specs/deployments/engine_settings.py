@@ -63,7 +63,8 @@ def with_release_defaults(data: Any) -> Any:
     if not isinstance(data, dict) or "overlap" in data:
         return data
     since, drafts = OVERLAPS_SINCE.get(str(data.get("name"))), data.get("speculation")
-    by_ngram = (drafts.get("method") if isinstance(drafts, dict) else getattr(drafts, "method", None)) == "ngram"
+    method = drafts.get("method") if isinstance(drafts, dict) else getattr(drafts, "method", None)
+    by_ngram = data.get("name") == "vllm" and method == "ngram"
     former = bool(since) and precedes(str(data.get("version", "")), str(since))
     return data | {"overlap": False} if former or by_ngram else data
 

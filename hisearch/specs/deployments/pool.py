@@ -150,10 +150,9 @@ class PoolSpec(Strict):
             self.agents, engine=engine.name, caching=engine.prefix_caching, eviction=engine.eviction, tiers=tiers
         )
         check_speculation(
-            engine.speculation,
-            engine=engine.name,
-            overlap=engine.overlap,
+            engine,
             role=self.role,
+            attention_data=self.attention_data_parallel,
             pipeline=self.pipeline_parallel,
             tiers=tiers > 0,
             agents=self.agents is not None,

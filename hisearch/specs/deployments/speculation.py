@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import accumulate
 from operator import mul
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from pydantic import Field, model_validator
 
-from hisearch.specs.base import Count, EngineName, Fraction, Seed, Strict
+from hisearch.specs.base import ENGINE_TITLES, Count, EngineName, Fraction, Seed, Strict
+from hisearch.specs.deployments.engine_rules import rules_version
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.models.acceptance import DraftMethodName
 from hisearch.specs.models.model import ModelSpec, WeightsName
+from hisearch.specs.versions import precedes
 from hisearch.specs.wording import counted
 
 #: Most drafted tokens of a step.
@@ -21,17 +24,23 @@ MOST_DRAFT_TOKENS = 16
 HEADS: frozenset[DraftMethodName] = frozenset({"mtp", "eagle", "eagle3"})
 #: Methods whose head is a checkpoint of its own.
 OWN_WEIGHTS: frozenset[DraftMethodName] = frozenset({"eagle", "eagle3"})
+#: Engines under which drafted tokens are simulated.
+DRAFTING_ENGINES: frozenset[EngineName] = frozenset({"vllm", "sglang"})
+#: SGLang's first release whose rules with drafts are simulated.
+SGLANG_SINCE = "0.5.23"
 
 
 class SpeculationSpec(Strict):
-    """Drafted tokens, simulated under vLLM: its `--speculative-config`."""
+    """Drafted tokens, simulated under vLLM and SGLang: `--speculative-config`, `--speculative-algorithm`."""
 
     method: DraftMethodName = Field(
-        description="vLLM method. mtp: the model's own layer of multi-token prediction; eagle, eagle3: a head with "
-        "weights of its own; ngram: what followed the same tokens before."
+        description="vLLM method; SGLang's algorithms NEXTN, EAGLE, EAGLE3 and NGRAM. mtp: the model's own layer of "
+        "multi-token prediction; eagle, eagle3: a head with weights of its own; ngram: what followed the same tokens "
+        "before."
     )
     draft_tokens: Annotated[int, Field(ge=1, le=MOST_DRAFT_TOKENS)] = Field(
-        description="vLLM num_speculative_tokens: tokens drafted for each sequence and step."
+        description="Tokens drafted for each sequence and step, one behind the other: vLLM num_speculative_tokens; "
+        "SGLang speculative_num_draft_tokens less one, with speculative_eagle_topk 1."
     )
     acceptance: list[Fraction] | None = Field(
         None,
@@ -95,6 +104,23 @@ class SpeculationSpec(Strict):
         return 1.0 + sum(self.accepted_by_position(model))
 
 
+class DraftingEngine(Protocol):
+    """An engine's settings, as far as drafted tokens concern them."""
+
+    @property
+    def name(self) -> EngineName: ...  # noqa: D102
+    @property
+    def version(self) -> str: ...  # noqa: D102
+    @property
+    def overlap(self) -> bool: ...  # noqa: D102
+    @property
+    def mixed_chunk(self) -> bool: ...  # noqa: D102
+    @property
+    def by_priority(self) -> bool: ...  # noqa: D102
+    @property
+    def speculation(self) -> SpeculationSpec | None: ...  # noqa: D102
+
+
 def acceptance_note(speculation: SpeculationSpec, model: ModelSpec) -> str:
     """What the acceptance rests on, as a sentence; errors as of ``SpeculationSpec.accepted_by_position``."""
     mean = f"{speculation.label}: {speculation.tokens_per_step(model):.2f} tokens a step"
@@ -104,12 +130,16 @@ def acceptance_note(speculation: SpeculationSpec, model: ModelSpec) -> str:
     return f"{mean} as measured on {curve.workload}, not on your text; state acceptance as your server logs it"
 
 
+def simulates_drafts(version: str) -> bool:
+    """Whether drafted tokens are simulated by the rules of SGLang's release ``version``; "" is the newest."""
+    return not precedes(rules_version("sglang", version), SGLANG_SINCE)
+
+
 def check_speculation(
-    speculation: SpeculationSpec | None,
+    engine: DraftingEngine,
     *,
-    engine: EngineName,
-    overlap: bool,
     role: str,
+    attention_data: int,
     pipeline: int,
     tiers: bool,
     agents: bool,
@@ -122,13 +152,11 @@ def check_speculation(
     Raises:
         KeyedError: with a key below the pool.
     """
+    speculation, key = engine.speculation, ("engine", "speculation")
     if speculation is None:
         return
-    key = ("engine", "speculation")
-    if engine != "vllm":
-        raise KeyedError(key, f"speculation is simulated under vLLM alone, not {engine}")
-    if overlap and speculation.method == "ngram":
-        raise KeyedError(("engine", "overlap"), "vLLM has no asynchronous scheduling with ngram; write overlap: false")
+    if engine.name not in DRAFTING_ENGINES:
+        raise KeyedError(key, f"speculation is simulated under vLLM and SGLang, not {ENGINE_TITLES[engine.name]}")
     refused = {
         f"in {role} workers": role != "unified",
         f"with pipeline_parallel {pipeline}": pipeline > 1,
@@ -136,13 +164,29 @@ def check_speculation(
         "with agents' objects": agents,
         "with attached devices": devices,
     }
+    if engine.name == "sglang":
+        if not simulates_drafts(engine.version):
+            message = f"drafted tokens are simulated by the rules of SGLang {SGLANG_SINCE}, not of {engine.version}"
+            raise KeyedError(("engine", "version"), message)
+        refused |= {
+            f"with attention_data_parallel {attention_data} under SGLang": attention_data > 1,
+            "with mixed_chunk": engine.mixed_chunk,
+            "with priorities that preempt": engine.by_priority,
+        }
+    elif engine.overlap and speculation.method == "ngram":
+        raise KeyedError(("engine", "overlap"), "vLLM has no asynchronous scheduling with ngram; write overlap: false")
     for where, is_refused in refused.items():
         if is_refused:
             raise KeyedError(key, f"drafted tokens are not simulated {where}")
 
 
-def check_speculation_of(speculation: SpeculationSpec | None, model: ModelSpec) -> None:
+def check_speculation_of(
+    speculation: SpeculationSpec | None, model: ModelSpec, engines: Collection[EngineName] = ()
+) -> None:
     """Refuse drafted tokens of a model for which they are not simulated, or whose acceptance is not known.
+
+    SGLang's tree has other keys, and other rules of what is kept, where a model has states (``is_eagle`` of
+    ``mem_cache/unified_cache/unified_tree_core.py``, 0.5.23).
 
     Raises:
         KeyedError: with a key below the speculation.
@@ -152,5 +196,10 @@ def check_speculation_of(speculation: SpeculationSpec | None, model: ModelSpec) 
     if model.sliding_window_tokens and not model.windows_are_chunks:
         raise KeyedError(
             ("method",), f"drafted tokens are not simulated with sliding windows, as {model.huggingface_id} has them"
+        )
+    if "sglang" in engines and model.linear_attention is not None:
+        raise KeyedError(
+            ("method",),
+            f"drafted tokens are not simulated under SGLang with linear attention, as {model.huggingface_id} has it",
         )
     speculation.accepted_by_position(model)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.answer_storage import storage_problems
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.deployments.speculation import SpeculationSpec, check_speculation_of
@@ -75,7 +76,7 @@ def load_deployment(
     for index, pool in enumerate(document.spec.pools):
         served = model if pool.model is None else pool_models[pool.model]
         keypath = ("spec", "pools", index, "engine", "speculation")
-        _check_speculation(document, keypath, pool.engine.speculation, served.spec)
+        _check_speculation(document, keypath, pool.engine.speculation, served.spec, [pool.engine.name])
     resolved = ResolvedDeployment(_with_scopes(document, hardware), model, profile, hardware, settings, pool_models)
     _check_one_name_each(resolved)
     return resolved
@@ -134,11 +135,15 @@ def _check_device_profile(space: Document[SearchSpaceSpec], profile: Document[La
 
 
 def _check_speculation(
-    document: Document[Any], at: KeyPath, speculation: SpeculationSpec | None, model: ModelSpec
+    document: Document[Any],
+    at: KeyPath,
+    speculation: SpeculationSpec | None,
+    model: ModelSpec,
+    engines: Collection[EngineName],
 ) -> None:
     """Refuses drafted tokens, at ``at`` of the document, that are not simulated for the model."""
     try:
-        check_speculation_of(speculation, model)
+        check_speculation_of(speculation, model, engines)
     except KeyedError as error:
         raise document.error((*at, *error.keypath), error.message) from None
 
@@ -198,7 +203,8 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
         resolver.accelerator(hardware, space, f"spec.execution.accelerators.{index}", name)
     _check_device_profile(space, profile)
     for index, speculation in enumerate(space.spec.execution.speculation):
-        _check_speculation(space, ("spec", "execution", "speculation", index), speculation, model.spec)
+        keypath = ("spec", "execution", "speculation", index)
+        _check_speculation(space, keypath, speculation, model.spec, space.spec.execution.engines)
     for index, block in enumerate(space.spec.execution.devices):
         if block is not None:
             resolver.devices(hardware, space, f"spec.execution.devices.{index}", block)

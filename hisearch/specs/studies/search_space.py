@@ -22,7 +22,7 @@ from hisearch.specs.deployments.agent_memory import (
 from hisearch.specs.deployments.deployment import EvictionName
 from hisearch.specs.deployments.engine import CapacityPolicyName
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
-from hisearch.specs.deployments.speculation import SpeculationSpec
+from hisearch.specs.deployments.speculation import DRAFTING_ENGINES, SpeculationSpec, simulates_drafts
 from hisearch.specs.deployments.tiers import (
     HierarchyName,
     KvConnectorName,
@@ -67,7 +67,7 @@ class ExecutionSpace(Strict):
     speculation: list[SpeculationSpec | None] = Field(
         default=[None],
         min_length=1,
-        description="vLLM: as an Engine's speculation; null for none, which is what the other engines have.",
+        description="vLLM, SGLang: as an Engine's speculation; null for none, which is what TensorRT-LLM has.",
     )
     versions: dict[EngineName, str] = Field(
         default_factory=dict,
@@ -99,7 +99,10 @@ class ExecutionSpace(Strict):
 
     def speculations(self, engine: EngineName) -> list[SpeculationSpec | None]:
         """What drafts an engine's tokens; ``[None]`` where they are not simulated."""
-        return list(self.speculation) if engine == "vllm" else [None]
+        drafts = engine in DRAFTING_ENGINES
+        if engine == "sglang":
+            drafts = simulates_drafts(self.versions.get(engine, ""))
+        return list(self.speculation) if drafts else [None]
 
     def engine_settings(self, engine: EngineName) -> list[dict[str, Any]]:
         """Every combination of an engine's batch limits and policies, with its release: keys of an ``EngineSpec``."""
@@ -114,8 +117,8 @@ class ExecutionSpace(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> ExecutionSpace:
-        if any(self.speculation) and "vllm" not in self.engines:
-            raise KeyedError(("speculation",), "is simulated under vLLM alone, which is none of the engines")
+        if any(self.speculation) and not DRAFTING_ENGINES & set(self.engines):
+            raise KeyedError(("speculation",), "is simulated under vLLM and SGLang, which are none of the engines")
         return self
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hisearch.record.vllm_drafts import unit_at
+from hisearch.record.drafts import unit_at
 from hisearch.specs.deployments.engine_rules import rules_of
 from tests.reference.restatement.recording import BatchEntry, Request, Step
 from tests.reference.restatement.vllm import WINDOW_SETTINGS, VllmConfig, VllmWorker

@@ -26,7 +26,7 @@ def arrives(sim, r):
         sim.queued[r].stem = -1
         return
     s = lists.path_end(sim, r)
-    while sim.trace.start_tokens[s] >= ALIKE_TOKENS:
+    while sim.trace.start_tokens[s] >= ALIKE_TOKENS - sim.config.keys_pairs:
         s = sim.trace.parent[s]
     sim.queued[r].stem = s
 

@@ -1,0 +1,165 @@
+"""Settings of an engine as recordings have them: ``config``, by the engine's own names."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from hisearch.specs.base import NonNegative, NonNegativeInt, Positive
+from hisearch.specs.deployments.deployment import EvictionName
+
+#: Figures of a recording fit into the arrays of a compiled trace.
+Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
+class Row(BaseModel):
+    """A part of a recording, whose types are exact."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+
+class _Settings(Row):
+    """Settings of an engine; unknown ones are refused, because they are not simulated."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class CopySettings(NamedTuple):
+    """Law of a copy: ``base_s + per_token_s * tokens`` seconds."""
+
+    base_s: NonNegative
+    per_token_s: NonNegative
+
+
+class OffloadSettings(_Settings):
+    """``config.offload``: vLLM's OffloadingConnector. ``worker_apart``: a preemption's flush holds the worker alone."""
+
+    capacity_tokens: Tokens
+    to_host: CopySettings
+    to_device: CopySettings
+    block_size_factor: Tokens = 1
+    eviction: Literal["lru", "arc"] = "lru"
+    store_threshold: NonNegativeInt = 0
+    worker_apart: bool = False
+
+
+class LmcacheSettings(_Settings):
+    """``config.offload`` with ``connector: lmcache``: LMCache's connector, host memory alone."""
+
+    connector: Literal["lmcache"]
+    capacity_tokens: Tokens
+    to_host: CopySettings
+    to_device: CopySettings
+    chunk_tokens: Tokens = 256
+    eviction: Literal["lru", "lfu", "fifo", "mru"] = "lru"
+    save_decode: bool = False
+
+
+class SpeculationSettings(_Settings):
+    """``config.speculation``: drafted tokens, and how many are accepted (see ``hisearch.record.drafts``)."""
+
+    method: Literal["eagle", "ngram"]
+    draft_tokens: Tokens
+    accepted: list[Annotated[float, Field(ge=0, le=1)]]
+    seed: NonNegativeInt
+
+    @model_validator(mode="after")
+    def _check(self) -> SpeculationSettings:
+        if len(self.accepted) != self.draft_tokens:
+            raise ValueError(f"accepted has {len(self.accepted)} entries; expected draft_tokens, {self.draft_tokens}")
+        return self
+
+
+def _connector_of(offload: Any) -> str:
+    given = offload.get("connector") if isinstance(offload, dict) else getattr(offload, "connector", None)
+    return "offload" if given is None else "lmcache"
+
+
+class VllmSettings(_Settings):
+    """``config`` of a vLLM recording; absent settings are vLLM's defaults."""
+
+    max_num_seqs: Tokens
+    max_tokens: Tokens
+    num_blocks: Annotated[int, Field(ge=2, le=2**31 - 1)]
+    block_size: Tokens
+    prefix: bool = True
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    chunked_prefill: bool = True
+    long_prefill_token_threshold: NonNegativeInt = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    scheduler_reserve_full_isl: bool = True
+    async_scheduling: bool = False
+    max_model_len: Tokens = 65536
+    watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    sliding_window: NonNegativeInt = 0
+    hybrid_window: NonNegativeInt = 0
+    prefix_cache_retention_interval: NonNegativeInt | None = None
+    offload: (
+        Annotated[
+            Annotated[OffloadSettings, Tag("offload")] | Annotated[LmcacheSettings, Tag("lmcache")],
+            Discriminator(_connector_of),
+        ]
+        | None
+    ) = None
+
+    speculation: SpeculationSettings | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> VllmSettings:
+        if self.max_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_tokens {self.max_tokens} is less than max_num_seqs {self.max_num_seqs}: vLLM needs one token of "
+                "the budget for each running request"
+            )
+        if self.sliding_window and self.hybrid_window:
+            raise ValueError("sliding_window is the only group of layers, hybrid_window one beside full attention")
+        if self.offload is not None and self.has_windows:
+            raise ValueError("offload beside sliding_window or hybrid_window is not simulated")
+        if self.speculation is not None and (self.offload is not None or self.has_windows):
+            raise ValueError("speculation beside offload, sliding_window or hybrid_window is not simulated")
+        return self
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether some layers have a sliding window, with blocks of their own."""
+        return bool(self.sliding_window or self.hybrid_window)
+
+
+class SglangSettings(_Settings):
+    """``config`` of an SGLang recording; ``block_ids_size`` describes the file's ``block_ids``, not the engine.
+
+    A random order of the queue cannot be replayed: the engine's random numbers are not recorded.
+    """
+
+    page_size: Tokens
+    chunked_prefill_size: int
+    max_prefill_tokens: Tokens
+    max_running_requests: Tokens
+    max_total_tokens: Tokens
+    disable_overlap_schedule: bool
+    block_ids_size: Tokens
+    schedule_policy: Literal["fcfs", "lpm", "lof", "dfs-weight"] = "fcfs"
+    schedule_conservativeness: Positive = 1.0
+    radix_eviction_policy: EvictionName = "lru"
+    disable_radix_cache: bool = False
+    enable_mixed_chunk: bool = False
+    scheduler_recv_interval: Tokens = 1
+    enable_priority_scheduling: bool = False
+    schedule_low_priority_values_first: bool = False
+    priority_scheduling_preemption_threshold: NonNegativeInt = 10
+    prefill_max_requests: Tokens | None = None
+    hicache: dict[str, Any] | None = None
+    speculation: SpeculationSettings | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> SglangSettings:
+        beside = {
+            "hicache": self.hicache is not None,
+            "enable_mixed_chunk": self.enable_mixed_chunk,
+            "enable_priority_scheduling": self.enable_priority_scheduling,
+        }
+        for name, given in beside.items():
+            if self.speculation is not None and given:
+                raise ValueError(f"speculation beside {name} is not simulated")
+        return self
