@@ -71,6 +71,15 @@ def test_its_json_adds_the_question_to_that_of_run(hisearch: Hisearch, workdir: 
     assert data["requests"].startswith("300 requests are simulated (150 s, 15 of them above p95)")
 
 
+def test_an_answer_that_wall_time_cut_short_says_so(hisearch: Hisearch, workdir: Path) -> None:
+    whole = hisearch(*question(), *SHORT, "--out", "r", "-q")
+    assert "wall time" not in whole.out
+    ran = hisearch(*question(), *SHORT, "--set", "spec.confidence.seconds=0.000001", "--out", "s", "-q")
+    sentence = "Checks of the answer ended after 1e-06 s of wall time (spec.confidence.seconds), before all were made"
+    assert f"{sentence}: a less busy or faster machine may answer otherwise." in " ".join(ran.out.split())
+    assert sentence in (workdir / "s" / "report.html").read_text()
+
+
 @pytest.mark.parametrize("feasible", [True, False])
 def test_what_is_cheaper_is_named_once(feasible: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     missed = TermCheck("ttft_p95", 2.0, 1.0)

@@ -165,10 +165,12 @@ class StudyResult(Shown):
 
     @property
     def caution(self) -> str:
-        """A caution about a search that was cut short, as sentences; "" for a complete one."""
+        """A caution about a search or checks of its answer that were cut short, as sentences; "" for complete ones."""
         beyond_hope = self.failure is not None and self.failure.hopeless
-        run = shlex.quote(str(self.run_dir))
-        return self.outcome.ending.caution(self.recommendation is not None, beyond_hope, run)
+        ended = self.outcome.ending.caution(
+            self.recommendation is not None, beyond_hope, shlex.quote(str(self.run_dir))
+        )
+        return ended if self.confidence is None else f"{ended} {self.confidence.unchecked}".strip()
 
     @property
     def formats(self) -> str:

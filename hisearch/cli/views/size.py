@@ -239,9 +239,18 @@ def _cautions(result: StudyResult, asked: Asked) -> list[str]:
     if trial is not None:
         rejected = [check for check in trial.slo if isinstance(check, RejectionCheck) and check.requests]
         notes += [check.note for check in rejected]
-    if result.caution:
-        notes.append(f"the search ended by its budget of {result.stopped}, before all was tried")
+    if timed := result.outcome.ending.timed():
+        notes.append(timed)
+    elif _cut_short(result):
+        notes.append(f"{result.outcome.ending.who(short=True)} before all was tried")
+    if result.confidence is not None and result.confidence.unchecked:
+        notes.append(result.confidence.unchecked.removesuffix("."))
     return notes
+
+
+def _cut_short(result: StudyResult) -> bool:
+    """True if what the search left untried may change the answer."""
+    return bool(result.outcome.ending.brief(result.recommendation is not None))
 
 
 def _rests_on(result: StudyResult, asked: Asked) -> str:
@@ -264,7 +273,7 @@ def _go_on(result: StudyResult, asked: Asked) -> str:
         *first, last = [*budget, "another --gpu", "narrower --weights", "a looser --slo"]
         return f"ask again with {', '.join(first)} or {last}"
     path = shlex.quote(str(result.run_dir / "study.yaml"))
-    more = f" --set spec.budget.simulations={_LONGER}" if result.stopped == "simulations" and result.caution else ""
+    more = f" --set spec.budget.simulations={_LONGER}" if result.stopped == "simulations" and _cut_short(result) else ""
     return f"hisearch run {path}{more}"
 
 
