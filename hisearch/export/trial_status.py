@@ -64,7 +64,7 @@ def trial_status(
     verdict = "meets" if trial.feasible else "does NOT meet"
     return TrialStatus(
         "recommended" if chosen else name,
-        "Recommended deployment" if chosen else f"Trial {trial.number}, which {verdict} the SLO{_scope(trial)}",
+        _recommended(confidence) if chosen else f"Trial {trial.number}, which {verdict} the SLO{_scope(trial)}",
         lines=(*conditions, *describe_miss(trial)),
         conditions=conditions,
         predicted=predicted(trial, trial_confidence),
@@ -77,6 +77,13 @@ def trial_status(
         trial=None if chosen else trial.number,
         e2e_p99_s=trial.metrics.get("e2e_p99_s", math.nan),
     )
+
+
+def _recommended(confidence: Confidence | None) -> str:
+    """The heading of the recommendation; where it is less likely than required, with its probability."""
+    if confidence is None or confidence.satisfied is not False or confidence.chance is None:
+        return "Recommended deployment"
+    return f"Recommended deployment, which meets the SLO with {format_percent(confidence.chance)} only"
 
 
 def _scope(trial: Trial) -> str:

@@ -132,6 +132,18 @@ def in_measured_part(requests: RequestTable, stretch: Stretch) -> np.ndarray:
     return np.asarray((requests.arrival_s >= begin_s) & (requests.arrival_s < begin_s + stretch.measured_s))
 
 
+def served_rates(requests: RequestTable, stretch: Stretch) -> dict[str, float]:
+    """Requests and tokens per second of what ends in the measured part."""
+    begin_s = float(np.nanmin(requests.arrival_s)) + stretch.warm_up_s
+    inside = requests.finished & (requests.finish_s >= begin_s) & (requests.finish_s < begin_s + stretch.measured_s)
+    output, prompt = int(requests.output_tokens[inside].sum()), int(requests.input_tokens[inside].sum())
+    return {
+        "throughput_rps": int(inside.sum()) / stretch.measured_s,
+        "output_tokens_per_s": output / stretch.measured_s,
+        "total_tokens_per_s": (prompt + output) / stretch.measured_s,
+    }
+
+
 def measured(result: Result, stretch: Stretch) -> Result:
     """The result of the requests that arrive in the measured part, over its length; workers' figures stay the run's."""
     inside = in_measured_part(result.requests, stretch)

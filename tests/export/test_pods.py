@@ -93,6 +93,7 @@ def test_shared_memory_counts_and_the_disk_holds_the_weights(tmp_path: Path) -> 
     assert requested["memory"] == memory_gib(launch) + int(shared.removesuffix("Gi"))
     assert requested["ephemeral-storage"] > 62  # GiB of weights
     assert pod["nodeSelector"] == {PRODUCT_LABEL: "NVIDIA-H100-80GB-HBM3"}
+    assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
 
 
 def test_nodes_are_found_by_the_accelerators_product_or_by_a_label_of_the_users() -> None:

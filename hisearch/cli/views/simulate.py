@@ -118,7 +118,7 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
         + (f", {percent(metrics['host_hit_rate'])} from the host tier" if metrics["host_hit_rate"] else "")
         + (f", {percent(metrics['storage_hit_rate'])} from storage" if metrics["storage_hit_rate"] else ""),
         "preemptions": f"{significant(metrics['preemptions'])} per request",
-        "simulated time": f"{significant(metrics['makespan_s'])} s, first arrival to last answer: what rates divide by",
+        "simulated time": _simulated_time(metrics["makespan_s"], simulated.result.makespan_s),
         "price": f"{usd(cost.total)} per hour, {usd(cost.total * HOURS_PER_MONTH)} per month ({HOURS_PER_MONTH:g} "
         f"hours) for {_accelerators(cost.accelerators)}",
         "per million tokens": f"{usd(metrics['usd_per_million_tokens'])} (prompt and output)",
@@ -133,6 +133,13 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
         reached = "was reached" if simulated.result.horizon_reached else "was not reached"
         figures["horizon"] = f"{simulated.horizon_s:g} s, {reached}"
     return figures
+
+
+def _simulated_time(rated_s: float, whole_s: float) -> str:
+    """What rates divide by: the run, or the measured part of one that shows a steady state."""
+    if rated_s == whole_s:
+        return f"{significant(whole_s)} s, first arrival to last answer: what rates divide by"
+    return f"{significant(whole_s)} s, first arrival to last answer; rates are of {significant(rated_s)} s behind a warm-up"
 
 
 def _accelerators(bought: float) -> str:
@@ -169,8 +176,9 @@ _COMPONENTS = {
 
 def _show_energy(simulated: SimulatedDeployment) -> None:
     """Energy by component of the nodes; components without any are left out."""
-    energy, span_s = simulated.energy(), simulated.metrics["makespan_s"]
-    tokens = simulated.metrics["total_tokens_per_s"] * span_s
+    energy, span_s, requests = simulated.energy(), simulated.result.makespan_s, simulated.result.requests
+    served = requests.finished
+    tokens = float(requests.input_tokens[served].sum() + requests.output_tokens[served].sum())
     rows = [(_COMPONENTS[name], joules) for name, joules in energy["components"].items() if joules > 0]
     rows.append(("all", energy["total_j"]))
     output.records(

@@ -148,6 +148,8 @@ def _chance(result: StudyResult) -> str:
 def _shortfall(result: StudyResult, required: float) -> str:
     """What a required probability costs: against the cheapest that meets the SLO in the simulation."""
     known = result.confidence
+    if known is not None and known.satisfied is False and known.unchecked:
+        return f"; the search for one with the {required * 100:g} % that are required was ended by its time"
     if known is not None and known.satisfied is False:
         return f"; nothing found has the {required * 100:g} % that are required"
     nominal = known.nominal if known is not None else None
@@ -272,6 +274,9 @@ def _go_on(result: StudyResult, asked: Asked) -> str:
         budget = [] if asked.question.budget_usd is None else ["a higher --budget-usd"]
         *first, last = [*budget, "another --gpu", "narrower --weights", "a looser --slo"]
         return f"ask again with {', '.join(first)} or {last}"
+    if result.confidence is not None and result.confidence.unchecked:
+        seconds = 2 * result.resolved.study.confidence.seconds
+        return f"hisearch run --resume {shlex.quote(str(result.run_dir))} --set spec.confidence.seconds={seconds:g}"
     path = shlex.quote(str(result.run_dir / "study.yaml"))
     more = f" --set spec.budget.simulations={_LONGER}" if result.stopped == "simulations" and _cut_short(result) else ""
     return f"hisearch run {path}{more}"

@@ -167,7 +167,7 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         "attention_output_gate": family.linear and config.get("attn_output_gate", True),
         "provenance": {"source": f"config.json of {name}", "as_of": as_of},
         **_bounded_sampling(source),
-        **_attention(config, family),
+        **_attention(config, kind, family),
         **_linear(config, family),
         **_feed_forward(source, config, family),
         **_window(config, kind),
@@ -188,11 +188,13 @@ def _published_id(config: _Config) -> str:
     return name if _ID.fullmatch(name) else ""
 
 
-def _attention(config: _Config, family: _Family) -> dict[str, Any]:
+def _attention(config: _Config, kind: str, family: _Family) -> dict[str, Any]:
     heads = config.need("num_attention_heads")
     if not family.mla:
         head_dim = config.count("head_dim", 0) or config.need("hidden_size") // max(heads, 1)
-        return {"attention_heads": heads, "kv_heads": config.count("num_key_value_heads", heads), "head_dim": head_dim}
+        # Llama alone takes the number of heads where the key is absent; other families' classes have fixed numbers.
+        kv_heads = config.count("num_key_value_heads", heads) if kind == "llama" else config.need("num_key_value_heads")
+        return {"attention_heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     mla: dict[str, int] = {
         "q_lora_rank": config.count("q_lora_rank", 0),
         **{key: config.need(key) for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")},
