@@ -139,9 +139,8 @@ def _simulated_time(rated_s: float, whole_s: float) -> str:
     """What rates divide by: the run, or the measured part of one that shows a steady state."""
     if rated_s == whole_s:
         return f"{significant(whole_s)} s, first arrival to last answer: what rates divide by"
-    return f"{significant(whole_s)} s, first arrival to last answer; rates are of {significant(rated_s)} s behind a warm-up"
-
-
+    rated = f"rates are of {significant(rated_s)} s behind a warm-up"
+    return f"{significant(whole_s)} s, first arrival to last answer; {rated}"
 def _accelerators(bought: float) -> str:
     """The number of accelerators paid for."""
     if bought == int(bought):
