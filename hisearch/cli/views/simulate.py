@@ -141,6 +141,8 @@ def _simulated_time(rated_s: float, whole_s: float) -> str:
         return f"{significant(whole_s)} s, first arrival to last answer: what rates divide by"
     rated = f"rates are of {significant(rated_s)} s behind a warm-up"
     return f"{significant(whole_s)} s, first arrival to last answer; {rated}"
+
+
 def _accelerators(bought: float) -> str:
     """The number of accelerators paid for."""
     if bought == int(bought):
