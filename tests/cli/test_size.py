@@ -147,6 +147,10 @@ REFUSED = [
     ({"model": "acme/unheard-of-7b"}, 1, "error: --model: no model of the catalogue has the Hugging Face id"),
     ({"model": "./no.json"}, 1, "error: --model: no file at"),
     ({"slo": "interactive"}, 1, "error: --slo: no SLO named 'interactive'"),
+    (
+        {"gpu": None, "rate": None, "have": "h200:8,h101-sxm:3"}, 1,
+        "error: --have: no Accelerator named 'h101-sxm'; did you mean 'h100-sxm'?",
+    ),
     ({"gpu": "h101-sxm"}, 1, "error: --gpu: no Accelerator named 'h101-sxm'; did you mean 'h100-sxm'?"),
     ({"set": "spec.budget.simulation=3"}, 1, "spec.budget.simulation"),
 ]  # fmt: skip
