@@ -166,10 +166,8 @@ class StudyResult(Shown):
     @property
     def caution(self) -> str:
         """A caution about a search or checks of its answer that were cut short, as sentences; "" for complete ones."""
-        beyond_hope = self.failure is not None and self.failure.hopeless
-        ended = self.outcome.ending.caution(
-            self.recommendation is not None, beyond_hope, shlex.quote(str(self.run_dir))
-        )
+        hopeless, run = self.failure is not None and self.failure.hopeless, shlex.quote(str(self.run_dir))
+        ended = self.outcome.ending.caution(self.recommendation is not None, hopeless, run)
         return ended if self.confidence is None else f"{ended} {self.confidence.unchecked}".strip()
 
     @property
