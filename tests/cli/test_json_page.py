@@ -59,9 +59,7 @@ def test_runs(hisearch: Hisearch, workdir: Path) -> None:
     assert keys_of(data["confidence"], 1) - named(conclusion) == set()
     assert first_column(conclusion) - set(data["confidence"]) <= {"bandwidths"}  # of attached devices alone
     assert keys_of(hisearch("report", "r", "--json").json) - named(PARTS["report"]) == set()
-    assert (
-        keys_of(hisearch("export", "r", "--out", "e", "--json").json) - named(PARTS["export"] + trial()) == set()
-    )
+    assert keys_of(hisearch("export", "r", "--out", "e", "--json").json) - named(PARTS["export"] + trial()) == set()
     compared = hisearch("compare", "r", "r", "--json").json
     assert keys_of(compared) - named(PARTS["compare"] + trial()) == set()
     assert first_column(PARTS["compare"]) == set(compared)
