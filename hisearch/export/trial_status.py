@@ -64,7 +64,7 @@ def trial_status(
     verdict = "meets" if trial.feasible else "does NOT meet"
     return TrialStatus(
         "recommended" if chosen else name,
-        _chosen_title(trial_confidence) if chosen else f"Trial {trial.number}, which {verdict} the SLO{_scope(trial)}",
+        _recommended(confidence) if chosen else f"Trial {trial.number}, which {verdict} the SLO{_scope(trial)}",
         lines=(*conditions, *describe_miss(trial)),
         conditions=conditions,
         predicted=predicted(trial, trial_confidence),
@@ -79,11 +79,11 @@ def trial_status(
     )
 
 
-def _chosen_title(confidence: Confidence | None) -> str:
-    """The title of the recommendation: not called so where it lacks the probability that was asked for."""
+def _recommended(confidence: Confidence | None) -> str:
+    """The heading of the recommendation; where it is less likely than required, with its probability."""
     if confidence is None or confidence.satisfied is not False or confidence.chance is None:
         return "Recommended deployment"
-    return f"Nothing was likely enough: a deployment that meets the SLO with {format_percent(confidence.chance)}"
+    return f"Recommended deployment, which meets the SLO with {format_percent(confidence.chance)} only"
 
 
 def _scope(trial: Trial) -> str:

@@ -25,7 +25,7 @@ from hisearch.score.terms import (
     TermCheck,
 )
 from hisearch.score.terms import worst_margin as worst_margin_of
-from hisearch.simulate.results.result import Result, served_of
+from hisearch.simulate.results.result import Result
 from hisearch.simulate.results.tables import Outcome, RequestTable
 from hisearch.specs.studies.slo import SloSpec, SloTerm
 from hisearch.specs.studies.study import LimitSpec
@@ -205,21 +205,23 @@ def _gap_metrics(result: Result) -> dict[str, float]:
 def _rates(result: Result, good: int, arrived: int) -> dict[str, float]:
     """Figures per second and per request."""
     requests, workers = result.requests, result.workers
-    served = result.served or served_of(requests, requests.finished)
-    finished = int(requests.finished.sum())
+    finished = requests.finished
+    count = int(finished.sum())
+    output = int(requests.output_tokens[finished].sum())
+    prompt = int(requests.input_tokens[finished].sum())
     span_s = result.makespan_s
     per_s = 1.0 / span_s if span_s > 0 else 0.0
     _, host_hits, *storage_hits = result.tier_hit_tokens
     return {
         "goodput_rps": good * per_s,
         "attainment": good / arrived if arrived else 0.0,
-        "throughput_rps": served.requests * per_s,
-        "output_tokens_per_s": served.output_tokens * per_s,
-        "total_tokens_per_s": (served.prompt_tokens + served.output_tokens) * per_s,
+        "throughput_rps": count * per_s,
+        "output_tokens_per_s": output * per_s,
+        "total_tokens_per_s": (prompt + output) * per_s,
         "hit_rate": result.hit_rate,
         "host_hit_rate": host_hits / result.prompt_tokens if result.prompt_tokens else 0.0,
         "storage_hit_rate": sum(storage_hits) / result.prompt_tokens if result.prompt_tokens else 0.0,
-        "preemptions": float(requests.preemptions.sum()) / finished if finished else 0.0,
+        "preemptions": float(requests.preemptions.sum()) / count if count else 0.0,
         "utilisation": float(workers.busy_s.sum()) * per_s / max(paid_workers(result), 1e-9),
         "makespan_s": span_s,
     }

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.simulate.results.result import Result, served_of
+from hisearch.simulate.results.result import Result
 from hisearch.simulate.results.tables import Outcome, RequestTable
 
 #: Least span of measured arrivals: seconds, and times the 99th percentile of the time in system.
@@ -132,19 +132,20 @@ def in_measured_part(requests: RequestTable, stretch: Stretch) -> np.ndarray:
     return np.asarray((requests.arrival_s >= begin_s) & (requests.arrival_s < begin_s + stretch.measured_s))
 
 
-def measured(result: Result, stretch: Stretch) -> Result:
-    """The result of the requests that arrive in the measured part, over its length; workers' figures stay the run's.
+def served_rates(requests: RequestTable, stretch: Stretch) -> dict[str, float]:
+    """Requests and tokens per second of what ends in the measured part."""
+    begin_s = float(np.nanmin(requests.arrival_s)) + stretch.warm_up_s
+    inside = requests.finished & (requests.finish_s >= begin_s) & (requests.finish_s < begin_s + stretch.measured_s)
+    output, prompt = int(requests.output_tokens[inside].sum()), int(requests.input_tokens[inside].sum())
+    return {
+        "throughput_rps": int(inside.sum()) / stretch.measured_s,
+        "output_tokens_per_s": output / stretch.measured_s,
+        "total_tokens_per_s": (prompt + output) / stretch.measured_s,
+    }
 
-    What it has served is what was finished in that part: under an overload less than arrived.
-    """
+
+def measured(result: Result, stretch: Stretch) -> Result:
+    """The result of the requests that arrive in the measured part, over its length; workers' figures stay the run's."""
     inside = in_measured_part(result.requests, stretch)
     columns = {name: values[inside] for name, values in result.requests.columns().items()}
-    begin_s = float(np.nanmin(result.requests.arrival_s)) + stretch.warm_up_s
-    finish_s = result.requests.finish_s
-    ended = result.requests.finished & (finish_s >= begin_s) & (finish_s < begin_s + stretch.measured_s)
-    return replace(
-        result,
-        requests=RequestTable(**columns),
-        makespan_s=stretch.measured_s,
-        served=served_of(result.requests, ended),
-    )
+    return replace(result, requests=RequestTable(**columns), makespan_s=stretch.measured_s)

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from hisearch.api.studies import largest
 from hisearch.api.studies.largest import largest_rate
 from hisearch.api.studies.study import Study
 from hisearch.cli.main import app
+from hisearch.cli.views.largest import _searched
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score
 from hisearch.search.evaluate.simulation import Simulation
@@ -110,6 +112,23 @@ def test_an_answer_says_what_binds_and_what_more_would_bring(tmp_path: Path) -> 
     stored = json.loads((tmp_path / "run" / "largest.json").read_text())
     assert stored["rate_rps"] == answer.rate_rps
     assert (tmp_path / "run" / "recommended" / "vllm" / "run.sh").is_file()
+
+
+@pytest.mark.parametrize("limit", ["work", "seconds", ""])
+def test_the_limit_that_ended_a_race_is_said(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work is counted in events, so that it ends the race at the same entrant on any machine; see law L6."""
+    study = study_of("one pool", "spec.space.pools.disaggregated=null")
+    if limit == "work":
+        monkeypatch.setattr(largest, "MOST_EVENTS", 100_000)
+    seconds = 1e-9 if limit == "seconds" else None
+    answers = [largest_rate(study, workers=workers, seconds=seconds, around=False) for workers in (1, 2)]
+    assert {answer.ended for answer in answers} == {limit}
+    assert (answers[0].trial, answers[0].tried) == (answers[1].trial, answers[1].tried)
+    assert ("reached before all" in _searched(answers[0]), "a less busy" in _searched(answers[0])) == (
+        limit == "work", limit == "seconds",
+    )  # fmt: skip
+    if limit == "work":
+        assert 0 < answers[0].tried < answers[0].entrants
 
 
 def test_accelerators_are_read_by_kind_and_number() -> None:

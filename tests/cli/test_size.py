@@ -71,6 +71,15 @@ def test_its_json_adds_the_question_to_that_of_run(hisearch: Hisearch, workdir: 
     assert data["requests"].startswith("300 requests are simulated (150 s, 15 of them above p95)")
 
 
+def test_an_answer_that_wall_time_cut_short_says_so(hisearch: Hisearch, workdir: Path) -> None:
+    whole = hisearch(*question(), *SHORT, "--out", "r", "-q")
+    assert "wall time" not in whole.out
+    ran = hisearch(*question(), *SHORT, "--set", "spec.confidence.seconds=0.000001", "--out", "s", "-q")
+    sentence = "Checks of the answer ended after 1e-06 s of wall time (spec.confidence.seconds), before all were made"
+    assert f"{sentence}: a less busy or faster machine may answer otherwise." in " ".join(ran.out.split())
+    assert sentence in (workdir / "s" / "report.html").read_text()
+
+
 @pytest.mark.parametrize("feasible", [True, False])
 def test_what_is_cheaper_is_named_once(feasible: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     missed = TermCheck("ttft_p95", 2.0, 1.0)
@@ -138,6 +147,10 @@ REFUSED = [
     ({"model": "acme/unheard-of-7b"}, 1, "error: --model: no model of the catalogue has the Hugging Face id"),
     ({"model": "./no.json"}, 1, "error: --model: no file at"),
     ({"slo": "interactive"}, 1, "error: --slo: no SLO named 'interactive'"),
+    (
+        {"gpu": None, "rate": None, "have": "h200:8,h101-sxm:3"}, 1,
+        "error: --have: no Accelerator named 'h101-sxm'; did you mean 'h100-sxm'?",
+    ),
     ({"gpu": "h101-sxm"}, 1, "error: --gpu: no Accelerator named 'h101-sxm'; did you mean 'h100-sxm'?"),
     ({"set": "spec.budget.simulation=3"}, 1, "spec.budget.simulation"),
 ]  # fmt: skip

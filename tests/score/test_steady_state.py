@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from hisearch.api.deployments.replay import NO_SLO
-from hisearch.score.evaluate import evaluate
-from hisearch.score.steady_state import measured, queue_growth_rps, span_needed_s, stretch_of
+from hisearch.score.steady_state import queue_growth_rps, served_rates, span_needed_s, stretch_of
 from hisearch.simulate.results.tables import Outcome, RequestTable
-from tests.score.results import random_result
 
 
 def single_server(arrival_s: np.ndarray, service_s: np.ndarray, stopped_s: float = np.inf) -> RequestTable:
@@ -57,14 +52,11 @@ def test_an_overloaded_server_serves_what_it_can_and_not_what_comes(stopped_s: f
     """Of 20 requests a second it serves 1 / 0.06: what is still unserved at the end has not been served in time."""
     rng, stretch = np.random.default_rng(3), stretch_of(600.0, 0.0)
     arrival_s = poisson(20.0, stretch.total_s, rng)
-    run = replace(random_result(0), requests=single_server(arrival_s, np.full(len(arrival_s), 0.06), stopped_s))
-    part = measured(run, stretch)
-    assert part.served is not None
-    inside_s = min(stretch.measured_s, stopped_s - stretch.warm_up_s)
-    assert part.served.requests / inside_s == pytest.approx(1 / 0.06, rel=0.01)
-    assert part.served.output_tokens == part.served.prompt_tokens == part.served.requests
-    rates = evaluate(part, NO_SLO, usd_per_hour=1.0, accelerators=1).metrics
-    assert rates["throughput_rps"] == pytest.approx(part.served.requests / stretch.measured_s)
+    run = single_server(arrival_s, np.full(len(arrival_s), 0.06), stopped_s)
+    share = min(stretch.measured_s, stopped_s - stretch.warm_up_s) / stretch.measured_s
+    rates = served_rates(run, stretch)
+    assert rates["throughput_rps"] == pytest.approx(share / 0.06, rel=0.01)
+    assert rates["total_tokens_per_s"] == 2 * rates["output_tokens_per_s"] == 2 * rates["throughput_rps"]
 
 
 def test_a_burst_is_no_trend() -> None:

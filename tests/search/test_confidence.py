@@ -208,6 +208,11 @@ def test_time_that_runs_out_leaves_whole_batches() -> None:
     assessment = assessed.assess([make_trial(0, 1.0, 5.0, 4.0, replicas=1)], [64], 0.9)[0]
     assert BATCH <= assessment.draws < 64
     assert assessment.draws % BATCH == 0
+    assert assessed.timed_out
+    assert assessed.under(uncertainty(8, 1)).out_of_time  # whatever the clock says then
+    patient = Assessor(uncertainty(64), Known(), clock=lambda: float(next(clock)))
+    patient.assess([make_trial(0, 1.0, 5.0, 4.0, replicas=1)], [64], 0.9)
+    assert not patient.timed_out
 
 
 def test_terms_that_only_some_draws_have_are_missed_in_the_others() -> None:

@@ -124,6 +124,17 @@ def test_a_budget_that_was_not_used_up_says_for_what_the_rest_was_held_back() ->
     assert "the budget of 30 simulations, 3 of them held back for the last steps" in ending.describe()
 
 
+@pytest.mark.parametrize("stopped", ["seconds", "usd"])
+def test_an_answer_that_wall_time_ended_says_so_even_if_nothing_likely_is_left(stopped: str) -> None:
+    budget = BudgetSpec(simulations=30, seconds=60, usd=2, machine_usd_per_hour=1)
+    ending = Ending(stopped, (), budget, used=27)
+    limit = "60 s" if stopped == "seconds" else "$2 of this machine's time"
+    sentence = f"he budget of {limit} ended the search: a less busy or faster machine may answer otherwise"
+    assert ending.caution(recommended=True) == f"T{sentence}."
+    assert ending.brief(recommended=True) == f"t{sentence}"
+    assert replace(ending, stopped="simulations").caution(recommended=True) == ""
+
+
 def test_what_slices_and_the_sampler_left_out_is_said_of_a_search_that_came_to_its_end() -> None:
     problem = make_problem(simulations=800)
     runner = TrialRunner(FakeEvaluator(), problem.budget, workers=1)

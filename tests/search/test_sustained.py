@@ -140,6 +140,17 @@ def test_a_load_is_judged_alike_where_it_is_shown_and_a_missed_one_simulated_to_
     assert shown.metrics["makespan_s"] > given_up.metrics["makespan_s"]
 
 
+def test_throughput_under_overload_is_what_is_served_not_what_is_offered() -> None:
+    simulation, deployment = simulation_of("eight", 2000)
+    held, twice, more = (simulation.evaluate_at(deployment, load, to_the_end=True) for load in (1.0, 6.0, 12.0))
+    rates = [evaluation.metrics["throughput_rps"] for evaluation in (held, twice, more)]
+    assert rates[0] == pytest.approx(20.0, rel=0.03)
+    assert 20.0 < rates[1] < 0.8 * 6.0 * 20.0
+    assert rates[2] == pytest.approx(rates[1], rel=0.1)  # a server that is full does no more for being asked for more
+    tokens = [evaluation.metrics["output_tokens_per_s"] for evaluation in (held, twice, more)]
+    assert tokens[2] == pytest.approx(tokens[1], rel=0.1)
+
+
 def test_a_closed_loop_has_no_load_to_raise() -> None:
     study = study_of(600, concurrency=8, slo="tpot p99 < 100ms")
     assert study.world().continuation is None

@@ -206,6 +206,9 @@ def test_defaults_of_the_transformers_library(tmp_path: Path) -> None:
     short = {key: value for key, value in LLAMA_8B.items() if key not in {"num_key_value_heads", "torch_dtype"}}
     spec = _convert(tmp_path, short)
     assert (spec.kv_heads, spec.head_dim, spec.weight_dtype) == (32, 128, "bf16")
+    qwen = {key: value for key, value in QWEN25_7B.items() if key != "num_key_value_heads"}
+    with pytest.raises(SpecError, match="num_key_value_heads is missing"):  # its class would take 32, of 28 heads
+        _convert(tmp_path, qwen)
 
 
 def test_a_window_in_the_upper_layers(tmp_path: Path) -> None:

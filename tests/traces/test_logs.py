@@ -247,3 +247,90 @@ def test_a_preview_of_a_vllm_prompt_does_not_replace_the_complete_one(write):
     for lines in (details + received, received + details):
         trace = read(write("vllm.log", lines + answered("r", "[1, 2]")), spread_arrivals_s=0)
         assert (trace.input_tokens.tolist(), trace.max_output_tokens.tolist()) == ([600], [64])
+
+
+#: What vLLM prints with --enable-log-requests --enable-log-outputs at DEBUG: vllm-project/vllm#34503 and #20707.
+SERVER = """\
+(APIServer pid=90458) INFO:     Started server process [90458]
+(APIServer pid=90458) INFO:     Application startup complete.
+(APIServer pid=90458) DEBUG 02-13 11:33:33 [logger.py:43] Request chatcmpl-a26 details: prompt: 'user\\nhi', \
+prompt_token_ids: [151644, 872, 198, 6023], prompt_embeds shape: None.
+(APIServer pid=90458) INFO 02-13 11:33:33 [logger.py:49] Received request chatcmpl-a26: params: SamplingParams(n=1, \
+presence_penalty=0.0, temperature=0.7, stop=[], ignore_eos=False, max_tokens=100, min_tokens=0, logprobs=None, \
+structured_outputs=None, extra_args=None), lora_request: None.
+(APIServer pid=90458) INFO 02-13 11:33:33 [async_llm.py:382] Added request chatcmpl-a26-a8a65d16.
+(APIServer pid=90458) INFO 02-13 11:33:35 [logger.py:78] Generated response chatcmpl-a26: output: 'Hello!', \
+output_token_ids: [9707, 0, 151645], finish_reason: stop
+(APIServer pid=90458) INFO:     10.80.23.18:51408 - "POST /v1/chat/completions HTTP/1.1" 200 OK
+(APIServer pid=90458) INFO 02-13 11:33:39 [loggers.py:257] Engine 000: Avg prompt throughput: 0.8 tokens/s, Running: 0 \
+reqs, Waiting: 0 reqs, GPU KV cache usage: 0.0%, Prefix cache hit rate: 0.0%
+"""
+
+
+def test_a_vllm_server_s_output_as_it_is(write):
+    path = write("vllm.log", SERVER)
+    assert detect_format(path) == "vllm"
+    trace = read(path, spread_arrivals_s=0)
+    assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == ([4], [3])
+    assert trace.max_output_tokens.tolist() == [100]
+    plain = "".join(line for line in SERVER.splitlines(keepends=True) if "DEBUG" not in line)
+    assert "VLLM_LOGGING_LEVEL=DEBUG" in refused(write("info.log", plain))
+
+
+#: A page of LiteLLM's ``GET /spend/logs/v2``: BerriAI/litellm#36666.
+SPEND = {
+    "request_id": "chatcmpl-80246d73974ebd1d", "call_type": "acompletion", "api_key": "litellm_proxy_master_key",
+    "spend": 0.0, "total_tokens": 24, "prompt_tokens": 7, "completion_tokens": 17,
+    "startTime": "2026-08-06T14:30:00+00:00", "endTime": "2026-08-06T14:31:30+00:00",
+    "completionStartTime": "2026-08-06T14:30:10+00:00", "model": "openai/Qwen3.6-35B-A3B-FP8", "team_id": "",
+    "metadata": {"status": "success", "usage_object": {"prompt_tokens": 7, "completion_tokens": 17}}, "end_user": "",
+    "cache_hit": "None", "cache_key": "Cache OFF", "request_tags": [], "session_id": "c7f", "status": "success",
+}  # fmt: skip
+
+
+def test_litellm_s_pages_are_rows_in_an_object(write):
+    page = write("page.json", json.dumps({"data": [SPEND], "total": 1, "page": 1}))
+    assert refused(page).endswith(
+        "page.json:1: its rows stand under data: write them one a line, as `jq -c '.data[]'` does"
+    )
+    trace = read(write("rows.jsonl", [SPEND]))
+    assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == ([7], [17])
+    assert "2026-08-06 14:30:00" in trace.notes[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '(APIServer pid=1) INFO:     10.80.23.18:51408 - "POST /v1/chat/completions HTTP/1.1" 200 OK',
+        '10.0.0.7 - - [01/Aug/2026:09:00:00 +0000] "POST /v1/chat/completions HTTP/1.1" 200 1532 "-" "OpenAI"',
+        '[2026-08-01T09:00:00.250Z] "POST /v1/chat/completions HTTP/1.1" 200 - 1532 88 1520 1519 "10.0.0.7" "curl" '
+        '"0d1c" "llm.example.com" "10.1.0.3:8000"',
+        '{"start_time": "2026-08-01T09:00:00.250Z", "method": "POST", "path": "/v1/chat/completions", "response_code": '
+        '200, "bytes_received": 1532, "bytes_sent": 88, "duration": 1520, "upstream_host": "10.1.0.3:8000"}',
+    ],
+    ids=["uvicorn", "web server", "envoy", "istio"],
+)
+def test_an_access_log_without_lengths_is_called_that(write, line):
+    message = refused(write("access.log", f"{line}\n{line}\n"))
+    assert "access.log:1: an access log without token counts: they cannot be guessed." in message
+    assert "docs/traces.md#logs" in message
+    assert "hisearch observe" in message
+
+
+def test_envoy_ai_gateway_s_log_among_kubectl_s_lines(write):
+    """Text before JSON, counts as text, "-" where there are none: what its access log format prints."""
+    row = {
+        "start_time": "2026-08-01T09:00:00.250Z", "method": "POST", "x-envoy-origin-path": "/v1/chat/completions",
+        "response_code": 200, "duration": "1520", "upstream_host": "10.1.0.3:8000", "x-request-id": "0d1c",
+        "gen_ai.request.model": "llama", "gen_ai.response.model": "llama", "gen_ai.provider.name": "openai",
+        "gen_ai.usage.input_tokens": "812", "gen_ai.usage.output_tokens": "140", "session.id": "-",
+    }  # fmt: skip
+    health = row | {"method": "GET", "gen_ai.usage.input_tokens": "-", "gen_ai.usage.output_tokens": "-"}
+    text = (
+        'Defaulted container "envoy" out of: envoy, shutdown-manager\n' + f"{json.dumps(health)}\n{json.dumps(row)}\n"
+    )
+    path = write("gateway.log", text)
+    assert detect_format(path) == "envoy"
+    trace = read(path)
+    assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == ([812], [140])
+    assert "2 rows left out" in " ".join(trace.notes)

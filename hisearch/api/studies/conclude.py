@@ -19,6 +19,7 @@ from hisearch.search.confidence.rival_bandwidth import BandwidthWin, bandwidth_w
 from hisearch.search.confidence.uncertainty import Draw, PriceRange, Uncertainty, normal_draws, with_factors
 from hisearch.search.records.journal import Journal
 from hisearch.search.select.rivals import rivals
+from hisearch.search.stages.ending import ON_ANOTHER_DAY
 from hisearch.specs.wording import format_percent
 from hisearch.traces.changes.bootstrap import describe_schemes, session_table
 
@@ -89,8 +90,17 @@ def conclude_study(
         record = to_dict(conclusion, format_varied(resolved, uncertainty, best))
         if best is not None and settings.what_if and not assessor.out_of_time:
             record["bandwidths"] = [asdict(win) for win in _bandwidths(simulation, outcome, best)]
+        record["unchecked"] = _unchecked(settings.seconds) if assessor.timed_out else ""
         write_text(folder / CONFIDENCE, json.dumps(record, indent=2, allow_nan=False) + "\n")
     return outcome
+
+
+def _unchecked(seconds: float) -> str:
+    """That wall time ended the checks of an answer."""
+    return (
+        f"Checks of the answer ended after {seconds:g} s of wall time (spec.confidence.seconds), before all were made: "
+        f"{ON_ANOTHER_DAY}."
+    )
 
 
 def _bandwidths(simulation: Simulation, outcome: SearchOutcome, best: Trial) -> list[BandwidthWin]:

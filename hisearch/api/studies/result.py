@@ -165,10 +165,10 @@ class StudyResult(Shown):
 
     @property
     def caution(self) -> str:
-        """A caution about a search that was cut short, as sentences; "" for a complete one."""
-        beyond_hope = self.failure is not None and self.failure.hopeless
-        run = shlex.quote(str(self.run_dir))
-        return self.outcome.ending.caution(self.recommendation is not None, beyond_hope, run)
+        """A caution about a search or checks of its answer that were cut short, as sentences; "" for complete ones."""
+        hopeless, run = self.failure is not None and self.failure.hopeless, shlex.quote(str(self.run_dir))
+        ended = self.outcome.ending.caution(self.recommendation is not None, hopeless, run)
+        return ended if self.confidence is None else f"{ended} {self.confidence.unchecked}".strip()
 
     @property
     def formats(self) -> str:

@@ -169,7 +169,7 @@ def _search(
     run_dir = resume or out or default_run_dir(resolved_study.name)
     if resume is not None and has_ended(resume) and not quiet:
         output.note(
-            f"{resume} has ended before: its report, recommended/ and tables are written anew; where another "
+            f"{resume} holds an answer: its report, recommended/ and tables are written anew; where another "
             "deployment is recommended now, the former report and scripts are kept beside them"
         )
     note_compilation(quiet)

@@ -143,7 +143,7 @@ def size(
     )
 
     options.check_places(keep)
-    with _named_by_option():
+    with _named_by_option("" if have is None else "have"):
         kinds = parse_have(have) if have is not None else ()
         if kinds and (rate is not None or gpu is not None or budget_usd is not None or confidence is not None):
             raise refused("have", "stands in place of --rate, --gpu, --budget-usd and --confidence; leave them out")
@@ -194,8 +194,11 @@ def size(
 
 
 @contextmanager
-def _named_by_option() -> Iterator[None]:
-    """Errors by option: usage errors, except names that lead nowhere and files that are wrong."""
+def _named_by_option(gpus: str) -> Iterator[None]:
+    """Errors by option: usage errors, except names that lead nowhere and files that are wrong.
+
+    gpus: the option that named the accelerators where it is not --gpu; or "".
+    """
     from hisearch.specs.documents.question import QuestionError
     from hisearch.specs.errors import SpecError
     from hisearch.specs.phrases import PhraseError
@@ -203,18 +206,19 @@ def _named_by_option() -> Iterator[None]:
     try:
         yield
     except (QuestionError, PhraseError) as error:
-        raise typer.BadParameter(error.message, param_hint=_option(error.key)) from None
+        raise typer.BadParameter(error.message, param_hint=_option(error.key, gpus)) from None
     except SpecError as error:
         raise SpecError(
             *(
-                problem if problem.path is not None or problem.setting else replace(problem, key=_option(problem.key))
+                problem if problem.path or problem.setting else replace(problem, key=_option(problem.key, gpus))
                 for problem in error.problems
             )
         ) from None
 
 
-def _option(part: str) -> str:
+def _option(part: str, gpus: str = "") -> str:
     """The option of a part of the question; a key of the study stays."""
+    part = gpus if gpus and part == "gpu" else part
     return part if "." in part else _OPTIONS.get(part, f"--{part}")
 
 

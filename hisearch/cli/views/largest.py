@@ -13,8 +13,16 @@ from hisearch.cli.views.terms import TERM_COLUMNS, term_rows
 from hisearch.score.quantities import quantity, significant, titled
 from hisearch.search.model.deployments import formats
 from hisearch.search.model.trial import Trial
+from hisearch.search.stages.ending import ON_ANOTHER_DAY
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.wording import counted, format_percent
+
+#: Limit of a race -> what is said of it.
+_ENDED = {
+    "": "",
+    "work": "; the limit on work was reached before all were tried",
+    "seconds": f"; the seconds were up before all were tried: {ON_ANOTHER_DAY}",
+}
 
 
 def show(answers: Sequence[LargestRate]) -> None:
@@ -123,7 +131,7 @@ def _binds(answer: LargestRate) -> str:
 
 
 def _searched(answer: LargestRate) -> str:
-    ended = "; the time was up before all were tried" if answer.out_of_time else ""
+    ended = _ENDED[answer.ended]
     return (
         f"{counted(answer.entrants, 'deployment')} of the space and the winner's neighbours: {answer.tried:,} tried at "
         f"{counted(answer.simulations, 'load')}, {answer.wall_s:.0f} s{ended}"

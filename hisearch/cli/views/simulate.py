@@ -118,7 +118,7 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
         + (f", {percent(metrics['host_hit_rate'])} from the host tier" if metrics["host_hit_rate"] else "")
         + (f", {percent(metrics['storage_hit_rate'])} from storage" if metrics["storage_hit_rate"] else ""),
         "preemptions": f"{significant(metrics['preemptions'])} per request",
-        "simulated time": _simulated_time(simulated),
+        "simulated time": _simulated_time(metrics["makespan_s"], simulated.result.makespan_s),
         "price": f"{usd(cost.total)} per hour, {usd(cost.total * HOURS_PER_MONTH)} per month ({HOURS_PER_MONTH:g} "
         f"hours) for {_accelerators(cost.accelerators)}",
         "per million tokens": f"{usd(metrics['usd_per_million_tokens'])} (prompt and output)",
@@ -135,12 +135,12 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
     return figures
 
 
-def _simulated_time(simulated: SimulatedDeployment) -> str:
-    """The span that rates divide by."""
-    run = f"{significant(simulated.result.makespan_s)} s, first arrival to last answer"
-    if simulated.stretch is None:
-        return f"{run}: what rates divide by"
-    return f"{run}; throughput is what was finished in the {significant(simulated.stretch.measured_s)} s measured"
+def _simulated_time(rated_s: float, whole_s: float) -> str:
+    """What rates divide by: the run, or the measured part of one that shows a steady state."""
+    if rated_s == whole_s:
+        return f"{significant(whole_s)} s, first arrival to last answer: what rates divide by"
+    rated = f"rates are of {significant(rated_s)} s behind a warm-up"
+    return f"{significant(whole_s)} s, first arrival to last answer; {rated}"
 
 
 def _accelerators(bought: float) -> str:

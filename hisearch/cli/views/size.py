@@ -148,6 +148,8 @@ def _chance(result: StudyResult) -> str:
 def _shortfall(result: StudyResult, required: float) -> str:
     """What a required probability costs: against the cheapest that meets the SLO in the simulation."""
     known = result.confidence
+    if known is not None and known.satisfied is False and known.unchecked:
+        return f"; the search for one with the {required * 100:g} % that are required was ended by its time"
     if known is not None and known.satisfied is False:
         return f"; nothing found has the {required * 100:g} % that are required"
     nominal = known.nominal if known is not None else None
@@ -239,9 +241,18 @@ def _cautions(result: StudyResult, asked: Asked) -> list[str]:
     if trial is not None:
         rejected = [check for check in trial.slo if isinstance(check, RejectionCheck) and check.requests]
         notes += [check.note for check in rejected]
-    if result.caution:
-        notes.append(f"the search ended by its budget of {result.stopped}, before all was tried")
+    if timed := result.outcome.ending.timed():
+        notes.append(timed)
+    elif _cut_short(result):
+        notes.append(f"{result.outcome.ending.who(short=True)} before all was tried")
+    if result.confidence is not None and result.confidence.unchecked:
+        notes.append(result.confidence.unchecked.removesuffix("."))
     return notes
+
+
+def _cut_short(result: StudyResult) -> bool:
+    """True if what the search left untried may change the answer."""
+    return bool(result.outcome.ending.brief(result.recommendation is not None))
 
 
 def _rests_on(result: StudyResult, asked: Asked) -> str:
@@ -263,8 +274,11 @@ def _go_on(result: StudyResult, asked: Asked) -> str:
         budget = [] if asked.question.budget_usd is None else ["a higher --budget-usd"]
         *first, last = [*budget, "another --gpu", "narrower --weights", "a looser --slo"]
         return f"ask again with {', '.join(first)} or {last}"
+    if result.confidence is not None and result.confidence.unchecked:
+        seconds = 2 * result.resolved.study.confidence.seconds
+        return f"hisearch run --resume {shlex.quote(str(result.run_dir))} --set spec.confidence.seconds={seconds:g}"
     path = shlex.quote(str(result.run_dir / "study.yaml"))
-    more = f" --set spec.budget.simulations={_LONGER}" if result.stopped == "simulations" and result.caution else ""
+    more = f" --set spec.budget.simulations={_LONGER}" if result.stopped == "simulations" and _cut_short(result) else ""
     return f"hisearch run {path}{more}"
 
 

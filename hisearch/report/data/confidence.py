@@ -107,7 +107,8 @@ class Confidence:
     than the recommendation, None where it is no likelier than ``nominal``. own_formats: the cheapest that keeps the
     checkpoint's formats and is as likely as required; None where not searched, or where there is none.
     chance_constrained: None where it was not searched. sensitivity: thresholds at which the answer changes, as written.
-    bandwidths: at which attached devices that were not chosen would win.
+    bandwidths: at which attached devices that were not chosen would win. unchecked: that wall time ended these
+    checks, as a sentence, or "".
     """
 
     terms: Mapping[str, _Probability] = field(default_factory=dict)
@@ -133,6 +134,7 @@ class Confidence:
     ] = None
     sensitivity: Mapping[str, Any] = field(default_factory=dict)
     bandwidths: tuple[BandwidthWin, ...] = ()
+    unchecked: str = ""
 
     def chance_of(self, trial: int, recommended: int | None) -> Chance | None:
         """The probability of a trial, from most draws; None where it was not looked into."""

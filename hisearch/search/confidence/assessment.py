@@ -11,6 +11,7 @@ import copy
 import hashlib
 import json
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -109,6 +110,7 @@ class Assessor:
         self._known: dict[tuple[str, int], Evaluation] = {}
         #: By digest. Two threads may simulate the same key at once, with the same result.
         self._finished: dict[str, Evaluation] = {}
+        self._timed_out = threading.Event()
 
     def under(self, uncertainty: Uncertainty) -> Assessor:
         """An assessor for other draws, with the same clock and journal; its simulations are counted here as well."""
@@ -123,8 +125,15 @@ class Assessor:
 
     @property
     def out_of_time(self) -> bool:
-        """True if no new simulation may begin."""
-        return self._clock() - self._started_at >= self._seconds
+        """True if no new simulation may begin; asked only where one is wanted."""
+        if self._clock() - self._started_at >= self._seconds:
+            self._timed_out.set()
+        return self._timed_out.is_set()
+
+    @property
+    def timed_out(self) -> bool:
+        """True if time kept a simulation from being made."""
+        return self._timed_out.is_set()
 
     def evaluations(self, deployments: Sequence[DeploymentSpec], draws: Sequence[Sequence[int]]) -> None:
         """Simulate each deployment under its draws; a draw is made once for all deployments."""

@@ -63,6 +63,7 @@ class Simulation:
         self._world = world
         self._plans: _Memo[WorkerPlan] = _Memo()
         self._slices: _Memo[CompiledTrace] = _Memo()
+        self._events, self._counting = 0, threading.Lock()
 
     def __reduce__(self) -> tuple[type[Simulation], tuple[World]]:
         """Another process gets the world, and compiles workers and cuts slices itself."""
@@ -72,6 +73,11 @@ class Simulation:
     def world(self) -> World:
         """The simulated world."""
         return self._world
+
+    @property
+    def events(self) -> int:
+        """Events that the event loops of all simulations so far handled: their work, the same on every machine."""
+        return self._events
 
     @property
     def book(self) -> PriceBook:
@@ -247,7 +253,10 @@ class Simulation:
         from hisearch.simulate.engine import NEVER, simulate_fleet
 
         stop, world = NEVER if give_up is None else give_up, self._world
-        return simulate_fleet(fleet, trace, seed=world.seed, load=world.load * load, give_up=stop)
+        result = simulate_fleet(fleet, trace, seed=world.seed, load=world.load * load, give_up=stop)
+        with self._counting:
+            self._events += result.events
+        return result
 
     def _score(
         self,

@@ -23,6 +23,7 @@ from hisearch.score.steady_state import (
     in_measured_part,
     measured,
     queue_growth_rps,
+    served_rates,
     span_needed_s,
     stretch_of,
 )
@@ -153,11 +154,15 @@ def _decided(
 
 
 def score_measured(trace: CompiledTrace, result: Result, stretch: Stretch, score_of: ScoreOf) -> Score:
-    """The score of a run's measured part; what it costs, and gaps between tokens, are of the whole run."""
+    """The score of a run's measured part; what it costs, and gaps between tokens, are of the whole run.
+
+    Throughput counts what ends in the measured part: under overload that is less than what arrives in it.
+    """
     whole = score_of(trace, result, None)
     of_the_run = _OF_THE_RUN | _HITS if result.counts_hits_by_store else _OF_THE_RUN
     part = score_of(trace, measured(result, stretch), in_measured_part(result.requests, stretch))
     metrics = part.metrics | {name: value for name, value in whole.metrics.items() if name in of_the_run}
+    metrics |= served_rates(result.requests, stretch)
     checks: tuple[Check, ...] = tuple(
         of_run if isinstance(check, LimitCheck) and metric_of(check.label) in of_the_run else check
         for check, of_run in zip(part.slo, whole.slo, strict=True)

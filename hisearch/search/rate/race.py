@@ -72,18 +72,19 @@ class Carried:
 class Race:
     """A race in progress.
 
-    evaluate: simulates. each: runs a function on every item, in threads. over: whether no new simulation may begin.
-    tried: entrants looked at; simulations: loads simulated; carried: of all whose rate was searched, in order.
+    evaluate: simulates. each: runs a function on every item, in threads. over: the limit that lets no new simulation
+    begin, or "". tried: entrants looked at; simulations: loads simulated; carried: of all whose rate was searched, in
+    order. ended: the limit that left some entrants untried, or "".
     """
 
     evaluate: EvaluateAt
     each: Callable[[Callable[[Entrant], bool], Sequence[Entrant]], list[bool]]
-    over: Callable[[], bool]
+    over: Callable[[], str]
     tried: int = 0
     simulations: int = 0
     carried: list[Carried] = field(default_factory=list)
     leader: Carried | None = None
-    out_of_time: bool = False
+    ended: str = ""
     _seen: set[str] = field(default_factory=set)
 
     def run(self, entrants: Sequence[Entrant]) -> None:
@@ -101,8 +102,8 @@ class Race:
         fresh = [entrant for entrant in entrants if self._is_new(entrant.deployment)]
         at = 0
         while at < len(fresh):
-            if self.over():
-                self.out_of_time = True
+            self.ended = self.over()
+            if self.ended:
                 return
             # Without a leader, the first one sets the rate.
             batch = fresh[at : at + (BATCH if self.leader is not None else 1)]

@@ -30,6 +30,9 @@ class Untried(StrEnum):
     CACHE = "the cache tiers (stage 3)"
 
 
+#: What a limit on wall time means for an answer.
+ON_ANOTHER_DAY = "a less busy or faster machine may answer otherwise"
+
 #: How many untried things a caution names.
 _NAMED = 2
 
@@ -67,14 +70,14 @@ class Ending:
         rules = f"by its own rules it left out {listed(self.left_out)}" if self.left_out else ""
         if not self.stopped:
             return f"the search came to its end; {rules or 'it had nothing more to try'}"
-        text = self._who()
+        text = self.who()
         if self.untried:
             text += f" before it had tried {listed(self.untried)}"
             if not self.likely:
                 text += ", none of it likely to change the recommendation"
         return f"{text}; {rules}" if rules else text
 
-    def _who(self, *, short: bool = False) -> str:
+    def who(self, *, short: bool = False) -> str:
         """What ended the search; for a budget of simulations, unless ``short``, also why some were left."""
         if self.stopped == "interrupted":
             return "an interrupt ended the search"
@@ -91,14 +94,14 @@ class Ending:
         )
 
     def caution(self, recommended: bool, hopeless: bool = False, run: str = "RUN") -> str:
-        """Sentences on a search that was cut short; "" if it was not, or nothing untried is likely to matter.
+        """Sentences on a search that was cut short; "" if it was not, or by simulations where nothing likely is left.
 
         recommended: it found a deployment that meets the SLO. hopeless: stage 1 expects that none can. run: the run's
         folder, quoted for a shell.
         """
         if not self._matters(recommended):
-            return ""
-        text = capitalised(self._who(short=True))
+            return f"{capitalised(self.timed())}." if self.timed() else ""
+        text = capitalised(self.who(short=True))
         left = len(self.likely) - _NAMED
         more = [f"{left} more (under Provenance in the report)"] if left > 0 else []
         text += f" before it had tried {listed([*self.likely[:_NAMED], *more])}"
@@ -109,9 +112,9 @@ class Ending:
     def brief(self, recommended: bool, hopeless: bool = False, run: str = "RUN") -> str:
         """The same in a line, with the first thing that was not tried."""
         if not self._matters(recommended):
-            return ""
+            return self.timed()
         if hopeless and not recommended:
-            return f"{self._who(short=True)}: a larger one will not help"
+            return f"{self.who(short=True)}: a larger one will not help"
         first = self.likely[0] if len(self.likely) == 1 else f"{self.likely[0]} and {len(self.likely) - 1} more"
         return f"{first} untried: {self._outlook(recommended)}; go on with {self.resume(run)}"
 
@@ -124,6 +127,10 @@ class Ending:
     def _matters(self, recommended: bool) -> bool:
         """True if the search was cut short and what it left untried may change the recommendation."""
         return bool(self.stopped) and (bool(self.likely) or not recommended)
+
+    def timed(self) -> str:
+        """That wall time ended the search, whatever was left; "" if it did not."""
+        return f"{self.who()}: {ON_ANOTHER_DAY}" if self.stopped in {"seconds", "usd"} else ""
 
     def _outlook(self, recommended: bool) -> str:
         """What a longer search might bring."""

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from hisearch.base.dtypes import F8, I8
 from hisearch.kernels.core.gap_bins import bin_middle_s
@@ -29,20 +28,6 @@ def _mean_workers(begun_s: F8, gone_s: F8, start_s: float, end_s: float) -> floa
 
 
 @dataclass(frozen=True)
-class Served:
-    """Finished requests, and their tokens."""
-
-    requests: int
-    prompt_tokens: int
-    output_tokens: int
-
-
-def served_of(requests: RequestTable, mask: npt.NDArray[np.bool_]) -> Served:
-    """What those of the requests served that ``mask`` (N,) selects, all of them finished."""
-    return Served(int(mask.sum()), int(requests.input_tokens[mask].sum()), int(requests.output_tokens[mask].sum()))
-
-
-@dataclass(frozen=True)
 class Result:
     """A finished simulation.
 
@@ -60,8 +45,6 @@ class Result:
     objects: usage of agents' objects, by worker; empty without objects. hints: what predictions of agents' calls were
         worth; None without any.
     asked: the served models, and the model that each request asks for.
-    served: what was finished in the makespan; None: ``requests`` says it. Of a part of a longer run it differs from
-        what arrived in it.
     """
 
     requests: RequestTable
@@ -85,7 +68,6 @@ class Result:
     pools: tuple[PoolUse, ...] = ()
     kv_transfers: tuple[KvTransferUse, ...] = ()
     asked: RequestModels | None = None
-    served: Served | None = None
 
     def itl_s(self, quantile: float) -> float:
         """A quantile of the inter-token latencies, seconds; NaN if no request made a second token.

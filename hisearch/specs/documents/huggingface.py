@@ -28,8 +28,6 @@ class _Family(NamedTuple):
     single_router: engines multiply by the router in 32 bits (vLLM's and SGLang's models; SGLang's of GLM-4 since its
         pull request 21660 of March 2026).
     choice_operators: see ``MoeSpec``.
-    kv_of_each_head: whether every head has KV of its own where ``num_key_value_heads`` is left out, as the library's
-        ``LlamaConfig`` and ``Phi3Config`` say; other classes put a number of their own there.
     defaults: of keys that published configurations leave to the library.
     """
 
@@ -39,7 +37,6 @@ class _Family(NamedTuple):
     linear: bool = False
     single_router: bool = False
     choice_operators: int = 1
-    kv_of_each_head: bool = False
     defaults: Mapping[str, Any] = {}
 
     @property
@@ -57,8 +54,7 @@ _GEMMA3 = {
 
 #: By ``model_type``; that of the language model in ``text_config``, where there is one, less its ``_text``.
 _FAMILIES = {
-    "llama": _Family(kv_of_each_head=True), "mistral": _Family(), "phi3": _Family(kv_of_each_head=True),
-    "mimo": _Family(),
+    "llama": _Family(), "mistral": _Family(), "phi3": _Family(), "mimo": _Family(),
     "gemma3": _Family(defaults=_GEMMA3), "llama4": _Family("llama4"), "qwen2_vl": _Family(), "qwen2_5_vl": _Family(),
     "qwen2": _Family(), "qwen3": _Family(), "qwen3_vl": _Family(), "qwen3_5": _Family(linear=True),
     "mixtral": _Family("intermediate"), "gpt_oss": _Family("intermediate"),
@@ -71,6 +67,9 @@ _FAMILIES = {
     "kimi_k2": _Family("deepseek", mla=True), "deepseek_v32": _Family("deepseek", mla=True, sparse=True),
     "glm_moe_dsa": _Family("deepseek", mla=True, sparse=True),
 }  # fmt: skip
+
+#: Every head has KV of its own where ``num_key_value_heads`` is left out; other classes have numbers of their own.
+_KV_OF_EACH_HEAD = ("llama", "phi3")
 
 #: ``ORGANISATION/MODEL``.
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -171,7 +170,7 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         "attention_output_gate": family.linear and config.get("attn_output_gate", True),
         "provenance": {"source": f"config.json of {name}", "as_of": as_of},
         **_bounded_sampling(source),
-        **_attention(config, family),
+        **_attention(config, kind, family),
         **_linear(config, family),
         **_feed_forward(source, config, family),
         **_window(config, kind),
@@ -192,12 +191,14 @@ def _published_id(config: _Config) -> str:
     return name if _ID.fullmatch(name) else ""
 
 
-def _attention(config: _Config, family: _Family) -> dict[str, Any]:
+def _attention(config: _Config, kind: str, family: _Family) -> dict[str, Any]:
     heads = config.need("num_attention_heads")
     if not family.mla:
         head_dim = config.count("head_dim", 0) or config.need("hidden_size") // max(heads, 1)
-        left_out = config.get("num_key_value_heads", None) is None
-        kv_heads = heads if left_out and family.kv_of_each_head else config.need("num_key_value_heads")
+        default = heads if kind in _KV_OF_EACH_HEAD else None
+        kv_heads = (
+            config.need("num_key_value_heads") if default is None else config.count("num_key_value_heads", default)
+        )
         return {"attention_heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     mla: dict[str, int] = {
         "q_lora_rank": config.count("q_lora_rank", 0),

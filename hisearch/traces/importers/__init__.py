@@ -18,6 +18,7 @@ import numpy as np
 from hisearch.base.policies import BENCHMARKS, TRACE_FORMATS
 from hisearch.specs.workloads.workload import TraceFileSpec
 from hisearch.traces.changes.spreading import spread_arrivals, starts_on_quantum
+from hisearch.traces.importers.hints import hint
 from hisearch.traces.importers.measured_trace import measured_trace
 from hisearch.traces.importers.measurement import Measurement
 from hisearch.traces.importers.results import document_in, read_results
@@ -61,17 +62,25 @@ def detect_format(path: Path, *, has_columns: bool = False) -> str:
             return "hisearch"
         format_name = _by_fields(_CSV_FIELDS, names)
     elif container == "json":
-        format_name = _detect_json(path)
+        try:
+            format_name = _detect_json(path)
+        except TraceError:  # Envoy's lines of text begin as an array does
+            if known := hint(path, {}):
+                raise TraceError.at(known, path=path, line=1) from None
+            raise
     else:
         format_name = _detect_text(path)
     if format_name is None and has_columns:
         return "csv"
     if format_name is None:
         sample = table_sample(path)
+        known = hint(path, sample) if container != "parquet" else ""
+        if known:
+            raise TraceError.at(known, path=path, line=1)
         what = "fields" if container == "json" else "columns"
-        seen, hint = one_line(", ".join(sorted(sample))[:80]), one_line(proposal(sample))
+        seen, proposed = one_line(", ".join(sorted(sample))[:80]), one_line(proposal(sample))
         message = (
-            f"format not recognised by its {what} ({seen}); {hint}; or name its format "
+            f"format not recognised by its {what} ({seen}); {proposed}; or name its format "
             "(--format, or spec.file.format in a Workload)"
         )
         raise TraceError.at(message, path=path, line=1)

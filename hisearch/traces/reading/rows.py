@@ -73,7 +73,7 @@ class BadRows:
         self.count += 1
         if self.count > self.allowed:
             more = f" (and {self.allowed} broken rows before it, as many as allowed)" if self.allowed else ""
-            if error.message == MISSING and not self.allowed:
+            if (error.message == MISSING or " columns, got " in error.message) and not self.allowed:
                 more = " (--skip-bad N leaves out up to N such rows)"
             raise TraceError.at(error.message + more, path=self.path, line=line, key=error.field) from error
         if len(self.first) < _SHOWN:
