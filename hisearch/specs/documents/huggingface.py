@@ -195,10 +195,8 @@ def _attention(config: _Config, kind: str, family: _Family) -> dict[str, Any]:
     heads = config.need("num_attention_heads")
     if not family.mla:
         head_dim = config.count("head_dim", 0) or config.need("hidden_size") // max(heads, 1)
-        default = heads if kind in _KV_OF_EACH_HEAD else None
-        kv_heads = (
-            config.need("num_key_value_heads") if default is None else config.count("num_key_value_heads", default)
-        )
+        key = "num_key_value_heads"
+        kv_heads = config.count(key, heads) if kind in _KV_OF_EACH_HEAD else config.need(key)
         return {"attention_heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     mla: dict[str, int] = {
         "q_lora_rank": config.count("q_lora_rank", 0),
@@ -221,13 +219,9 @@ def _sparse(config: _Config, family: _Family) -> dict[str, Any]:
     kinds = config.get("indexer_types", [])
     if not kinds and config.get("index_topk_freq", 1) != 1:
         config.faults.append("indexer_types is missing, which index_topk_freq above 1 needs")
-    sparse = {
-        "index_heads": config.need("index_n_heads"),
-        "index_head_dim": config.need("index_head_dim"),
-        "topk": config.need("index_topk"),
-        "index_layers": sum(kind == "full" for kind in kinds) if "shared" in kinds else 0,
-    }
-    return {"sparse_attention": sparse}
+    layers = sum(kind == "full" for kind in kinds) if "shared" in kinds else 0
+    sizes = {"index_heads": "index_n_heads", "index_head_dim": "index_head_dim", "topk": "index_topk"}
+    return {"sparse_attention": {"index_layers": layers, **{name: config.need(key) for name, key in sizes.items()}}}
 
 
 def _linear(config: _Config, family: _Family) -> dict[str, Any]:
@@ -259,9 +253,8 @@ def _feed_forward(source: Source, config: _Config, family: _Family) -> dict[str,
     if family.experts == "llama4":
         return _llama4_experts(config)
     if config.get("decoder_sparse_step", 1) != 1 or config.get("mlp_only_layers", []):
-        raise source.error(
-            (), "MoE layers interleaved with dense ones (decoder_sparse_step, mlp_only_layers) are not known"
-        )
+        message = "MoE layers interleaved with dense ones (decoder_sparse_step, mlp_only_layers) are not known"
+        raise source.error((), message)
     shared = config.count("shared_expert_intermediate_size", 0)
     experts = {
         "experts": config.need("num_local_experts", "num_experts"),
