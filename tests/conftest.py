@@ -2,11 +2,15 @@
 
 So a change is told from luck. Tests by ``tests.kernels.systems.examples`` take its value for their number too. They
 look at a tenth of their examples, at half with ``$HISEARCH_FULL`` set, at all with it set to ``all``.
+
+Tests that would begin after ``$HISEARCH_UNTIL``, seconds since 1970, are skipped: a slow machine answers in time too,
+and says how many it left out.
 """
 
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
@@ -20,3 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("property")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what would begin too late."""
+    until = os.environ.get("HISEARCH_UNTIL")
+    if until and time.time() > float(until):
+        pytest.skip("not run: out of time")

@@ -49,11 +49,13 @@ def test_the_recommendation_meets_the_slo(result: StudyResult) -> None:
     assert recommendation.trial.metrics["ttft_p99_s"] <= 1.0
 
 
+@pytest.mark.slow
 def test_l6_two_workers_write_the_same_trials(result: StudyResult, study_file: Path, tmp_path: Path) -> None:
     other = load_study(study_file).run(workers=2, run_dir=tmp_path / "run")
     assert (other.run_dir / "trials.parquet").read_bytes() == (result.run_dir / "trials.parquet").read_bytes()
 
 
+@pytest.mark.slow
 def test_l9_a_torn_run_resumes_to_the_same_trials(result: StudyResult, study_file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()

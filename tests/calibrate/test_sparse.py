@@ -21,6 +21,8 @@ from hisearch.specs.machines.laws import GemmTerms, SparsePhase, SparseTerms
 from hisearch.specs.models.model import ModelSpec
 from refit.aic_tables import read_aiconfigurator
 
+pytestmark = pytest.mark.slow
+
 MODELS: dict[str, ModelSpec] = {name: Catalogue().get("Model", name).spec for name in ("deepseek-v3.2", "glm-5")}
 GEMM = GemmTerms(
     source="made up", launch_s=2e-6, fill_s=3e-6, fill_depth=1000, bandwidth=0.8, flops=0.7,

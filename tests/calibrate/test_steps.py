@@ -26,6 +26,8 @@ from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.traces.reading.errors import TraceError
 from tests.calibrate.step_logs import drawn_steps, law_seconds, log_of, timed, write_csv, write_jsonl
 
+pytestmark = pytest.mark.slow
+
 CATALOGUE = Catalogue()
 LLAMA = CATALOGUE.get("Model", "llama-3.1-8b").spec
 H100 = CATALOGUE.get("Accelerator", "h100-sxm").spec

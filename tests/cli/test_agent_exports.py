@@ -15,6 +15,8 @@ import pytest
 import hisearch as package
 from tests.cli.conftest import Hisearch
 
+pytestmark = pytest.mark.slow
+
 EXPORTS = Path(__file__).parents[1] / "traces" / "exports"
 
 DEPLOYMENT = """\

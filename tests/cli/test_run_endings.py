@@ -11,6 +11,8 @@ import pytest
 
 from tests.cli.conftest import Hisearch
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_budget_that_cuts_the_search_short_is_said_everywhere(hisearch: Hisearch, workdir: Path) -> None:
     cut = ("--set", "spec.budget.simulations=3", "--out", "r")

@@ -12,6 +12,8 @@ from hisearch.api.fleet_study import load_fleet_study
 from hisearch.score.quantities import usd
 from tests.cli.conftest import Hisearch
 
+pytestmark = pytest.mark.slow
+
 STUDY = """\
 apiVersion: hisearch/v1
 kind: FleetStudy

@@ -59,8 +59,9 @@ ELSEWHERE = {
 }
 #: Pages whose commands take more than five seconds together.
 SLOW = {
-    "agents.md", "choose-a-gpu.md", "cli.md", "confidence.md", "disaggregate.md", "fp8.md", "growth.md", "own-model.md",
-    "prices.md", "runs.md", "size.md",
+    "agents.md", "cache-tiers.md", "capacity.md", "choose-a-gpu.md", "cli.md", "confidence.md", "disaggregate.md",
+    "fp8.md", "growth.md", "own-model.md", "own-trace.md", "prices.md", "report.md", "runs.md", "size.md",
+    "speculate.md", "traces.md", "verify.md", "verify-own-server.md",
 }  # fmt: skip
 #: Other programs -> why their lines are not run.
 OTHERS = {

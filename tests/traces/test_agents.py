@@ -15,6 +15,8 @@ from hisearch.traces.generators import edge_list, generate_agents, resized
 from hisearch.traces.load import load_workload
 from hisearch.traces.reading.errors import TraceError
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("independent", "interaction", "diffusion")
 BASE = {
     "agents": 60,

@@ -29,6 +29,8 @@ from tests.reference.restatement.vllm import StuckError, drive
 from tests.reference.restatement.vllm_groups import GroupsConfig, GroupsWorker
 from tests.validate.recordings import LAW
 
+pytestmark = pytest.mark.slow
+
 RELEASES = ("0.19.1", "0.33.0")
 
 

@@ -32,6 +32,8 @@ from tests.verify.documents import (
     write_vllm,
 )
 
+pytestmark = pytest.mark.slow
+
 DEPLOYMENT = """\
 apiVersion: hisearch/v1
 kind: Deployment

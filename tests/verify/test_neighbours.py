@@ -12,6 +12,8 @@ from hisearch.traces.importers.measurement import PerRequest
 from hisearch.verify.neighbours import FEWEST_GAPS, Neighbours, Placed
 from tests.verify.documents import STUDY, measure
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:

@@ -14,6 +14,8 @@ from hisearch.search.evaluate.simulation import Simulation
 from hisearch.specs.machines.profile import CorrectionSpec
 from tests.verify.documents import STUDY, measure, write_guidellm
 
+pytestmark = pytest.mark.slow
+
 DISAGGREGATED = """\
     pools:
       unified: false

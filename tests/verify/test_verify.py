@@ -32,6 +32,8 @@ from hisearch.verify.prediction import JITTER_S, Correction, Predictor
 from tests.cli.conftest import Hisearch
 from tests.verify.documents import STUDY, measure, write_guidellm, write_sglang, write_vllm
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:

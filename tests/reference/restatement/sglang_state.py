@@ -66,7 +66,8 @@ class SglangConfig:
         Raises:
             ValueError: the host tier's settings are not understood, or it is on without radix cache.
         """
-        settings = {key: value for key, value in config.items() if key not in ("block_ids_size", "hicache")}
+        apart = ("block_ids_size", "hicache", "speculation")
+        settings = {key: value for key, value in config.items() if key not in apart}
         hicache = config.get("hicache")
         tier = None if hicache is None else HostTierConfig.from_recording(hicache)
         return cls(**settings, hicache=tier, version=version)
