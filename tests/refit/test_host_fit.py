@@ -58,12 +58,10 @@ from refit.host_fit.report import (
     write_constants,
 )
 from refit.host_fit.run import fit_hosts, write_judged
-from tests.cli.conftest import Hisearch, hisearch
+from tests.refit.test_command import call
 from tests.validate.test_e2e import request, write_case
 from tests.validate.test_open_loop import write_folder
 from tests.validate.test_silicon import only_row, write
-
-__all__ = ["hisearch"]
 
 #: All of them off what is known beforehand, each by less than two of its standard deviations.
 TRUE = {
@@ -495,31 +493,33 @@ class TestRuns:
 
 
 class TestCommand:
-    def test_it_fits_and_says_how_far_off_it_is(self, hisearch: Hisearch, tmp_path: Path) -> None:
+    def test_it_fits_and_says_how_far_off_it_is(self, tmp_path: Path) -> None:
         file, out, errors = measured(tmp_path, LOOPS[:2]), tmp_path / "hosts.yaml", tmp_path / "errors.yaml"
         options = ("-o", out, "--errors", errors, "--leave-out", "none", "--processes", 1)
-        ran = hisearch("calibrate", "hosts", "--silicon", file, *options, "--json", "--quiet")
-        assert ran.code == 0, ran.err
-        assert json.loads(ran.out)["runs"] == 2
-        assert set(ran.json["errors"]) == {"fitted"}
+        ran = call("hosts", "--silicon", file, *options, "--json", "--quiet")
+        assert ran.returncode == 0, ran.stderr
+        told = json.loads(ran.stdout)
+        assert told["runs"] == 2
+        assert set(told["errors"]) == {"fitted"}
         times = yaml.safe_load(out.read_text())["vllm"]
         assert HostTimes.model_validate({name: times[name] for name in HostTimes.model_fields}).implausible() == []
         assert set(yaml.safe_load(errors.read_text())) == {"vllm"}
 
-    def test_what_was_measured_must_be_said(self, hisearch: Hisearch, tmp_path: Path) -> None:
-        ran = hisearch("calibrate", "hosts", "-o", tmp_path / "hosts.yaml")
-        assert ran.code == 2
-        assert "--silicon FILE.csv, --open-loop DIR or --served DIR" in ran.err
+    def test_what_was_measured_must_be_said(self, tmp_path: Path) -> None:
+        ran = call("hosts", "-o", tmp_path / "hosts.yaml")
+        assert ran.returncode == 2
+        assert "--silicon FILE.csv, --open-loop DIR or --served DIR" in " ".join(ran.stderr.replace("│", " ").split())
 
-    def test_only_known_groups_are_left_out(self, hisearch: Hisearch, tmp_path: Path) -> None:
+    def test_only_known_groups_are_left_out(self, tmp_path: Path) -> None:
         file = write(tmp_path / "rows.csv", {})
-        ran = hisearch("calibrate", "hosts", "--silicon", file, "--leave-out", "model,weather")
-        assert ran.code == 2
-        assert "not weather" in ran.err
-        assert "campaign, GPU, model, none" in " ".join(ran.err.split())
+        ran = call("hosts", "--silicon", file, "--leave-out", "model,weather")
+        assert ran.returncode == 2
+        said = " ".join(ran.stderr.replace("│", " ").split())
+        assert "not weather" in said
+        assert "campaign, GPU, model, none" in said
 
-    def test_runs_that_cannot_be_simulated_are_nothing_to_fit(self, hisearch: Hisearch, tmp_path: Path) -> None:
+    def test_runs_that_cannot_be_simulated_are_nothing_to_fit(self, tmp_path: Path) -> None:
         file = write(tmp_path / "rows.csv", {"mode": "disagg"})
-        ran = hisearch("calibrate", "hosts", "--silicon", file, "-o", tmp_path / "hosts.yaml", "--processes", 1)
-        assert ran.code == 1
-        assert "nothing to fit" in ran.err
+        ran = call("hosts", "--silicon", file, "-o", tmp_path / "hosts.yaml", "--processes", 1)
+        assert ran.returncode == 1
+        assert "nothing to fit" in ran.stderr
