@@ -30,7 +30,9 @@ from hisearch.report.data.comparison import (
     time_rows,
 )
 from hisearch.score.stated import stated
+from hisearch.score.steady_state import keeps_up
 from hisearch.specs.wording import counted, listed
+from hisearch.traces.changes.continuation import continuation_of, period_s
 
 if TYPE_CHECKING:
     from hisearch.api.studies.result import StudyResult
@@ -203,6 +205,15 @@ class _Simulated:
         shares = self.replay.shares(trace, result) if len(self.replay.fleet.models) > 1 else ()
         return _ScoredRun(result, self.replay.score(trace, result, shares or None), shares)
 
+    @property
+    def kept_up(self) -> bool:
+        """Whether every run kept up with arrivals that do not wait for answers."""
+        return all(
+            continuation_of(given.trace) is not None
+            and keeps_up(run.result.requests, period_s(given.trace) / given.load)
+            for given, run in zip(self.conditions, self.runs, strict=True)
+        )
+
     def to_side(self, has_slo: bool) -> Side:
         """Its description, with the verdict under the first conditions."""
         from hisearch.search.model.deployments import describe
@@ -224,23 +235,23 @@ class _Simulated:
         return without_transfers, with_transfers.total_s - without_transfers.total_s
 
 
-def _by_model(sides: Sequence[_Simulated], has_slo: bool) -> tuple[ModelFigures, ...]:
+def _by_model(sides: Sequence[_Simulated], has_slo: bool, kept_up: bool) -> tuple[ModelFigures, ...]:
     """Figures of each model that both sides serve, where either side serves several."""
     if not any(run.shares for side in sides for run in side.runs):
         return ()
     a, b = ([run.by_model for run in side.runs] for side in sides)
     return tuple(
-        ModelFigures(model, _figures([[scores[model] for scores in side] for side in (a, b)], has_slo))
+        ModelFigures(model, _figures([[scores[model] for scores in side] for side in (a, b)], has_slo, kept_up))
         for model in a[0]
         if model in b[0]
     )
 
 
-def _figures(scores: Sequence[Sequence[Score]], has_slo: bool) -> tuple[Figure, ...]:
+def _figures(scores: Sequence[Sequence[Score]], has_slo: bool, kept_up: bool) -> tuple[Figure, ...]:
     """Figures of both sides, seed by seed, with the percentiles of their SLOs."""
     slo_metrics = stated(check.label for side in scores for check in side[0].slo) if has_slo else ()
     a, b = ([stated_metrics(score, with_slo=has_slo) for score in side] for side in scores)
-    return compare_figures(a, b, slo_metrics)
+    return compare_figures(a, b, slo_metrics, kept_up=kept_up)
 
 
 def _fixed_trace_note(sides: Sequence[_Simulated]) -> str:
@@ -276,6 +287,12 @@ def _compare(
         parts = explain(a_times, b_times, a_transfers_s, b_transfers_s)
         times = time_rows(a_times, b_times, a_transfers_s, b_transfers_s)
     a, b = sides
+    kept_up = all(side.kept_up for side in sides)
+    if kept_up:
+        notes.append(
+            "Both sides kept up with the load, which decides their rates: throughput, and goodput at equal attainment, "
+            "differ by how long the trace's last requests take."
+        )
     return Comparison(
         kind=kind,
         a=a.to_side(has_slo),
@@ -285,8 +302,8 @@ def _compare(
         seeds=seeds,
         question=question,
         changes=_changes(a.replay.deployment, b.replay.deployment),
-        figures=_figures([[run.score for run in side.runs] for side in sides], has_slo),
-        models=_by_model(sides, has_slo),
+        figures=_figures([[run.score for run in side.runs] for side in sides], has_slo, kept_up),
+        models=_by_model(sides, has_slo, kept_up),
         times=times,
         parts=parts,
         drivers=_drivers(sides),

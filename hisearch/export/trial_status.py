@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from hisearch.report.data.confidence import Confidence
-from hisearch.report.words.cautions import Predicted, how_sure, predicted
+from hisearch.report.words.cautions import Predicted, how_sure, predicted, shortcoming
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import describe_miss
 from hisearch.specs.wording import format_percent
@@ -80,10 +80,9 @@ def trial_status(
 
 
 def _recommended(confidence: Confidence | None) -> str:
-    """The heading of the recommendation; where it is less likely than required, with its probability."""
-    if confidence is None or confidence.satisfied is not False or confidence.chance is None:
-        return "Recommended deployment"
-    return f"Recommended deployment, which meets the SLO with {format_percent(confidence.chance)} only"
+    """The heading of the recommendation; of the nearest that was found, with what it lacks."""
+    lacks = shortcoming(confidence)
+    return f"Nearest deployment that was found, which {lacks}" if lacks else "Recommended deployment"
 
 
 def _scope(trial: Trial) -> str:

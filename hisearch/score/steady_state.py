@@ -97,6 +97,12 @@ def queue_growth_rps(requests: RequestTable, stretch: Stretch) -> float:
     return growth if growth * lag_s > least and _rises(gained) else 0.0
 
 
+def keeps_up(requests: RequestTable, span_s: float) -> bool:
+    """Whether all that came was answered, and the queue does not grow within ``span_s`` of the first arrival."""
+    stretch = Stretch(0.0, span_s, span_s / 2)
+    return bool(requests.finished.all()) and queue_growth_rps(requests, stretch) == 0.0
+
+
 def _times(requests: RequestTable) -> tuple[F8, F8]:
     """Sorted times at which served requests came, and left; infinite where they never did."""
     served = (requests.outcome == Outcome.FINISHED) | (requests.outcome == Outcome.IN_FLIGHT)

@@ -33,9 +33,15 @@ def test_the_recommendation_is_called_so(trial: Any) -> None:
     assert (status.name, status.title) == ("recommended", "Recommended deployment")
     assert len(status.lines) == 3
     assert trial_status(trial(), trial(7), FITTED).title == "Trial 4, which meets the SLO"
-    for satisfied, more in ((True, ""), (False, ", which meets the SLO with 38 % only")):
-        known = Confidence(chance=0.38, draws=64, satisfied=satisfied)
-        assert trial_status(trial(), trial(), FITTED, known).title == f"Recommended deployment{more}"
+    nearest = "Nearest deployment that was found, which"
+    for satisfied, lasts, title in (
+        (True, None, "Recommended deployment"),
+        (True, True, "Recommended deployment"),
+        (False, None, f"{nearest} meets the SLO with 38 % only"),
+        (True, False, f"{nearest} misses the SLO where its load is carried on"),
+    ):
+        known = Confidence(chance=0.38, draws=64, satisfied=satisfied, lasts=lasts)
+        assert trial_status(trial(), trial(), FITTED, known).title == title
 
 
 def test_a_trial_that_misses_says_so_term_by_term(trial: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +42,9 @@ def slower(deployment: DeploymentSpec, draw) -> Evaluation:  # type: ignore[no-u
     return Evaluation(evaluation.metrics, checks, all(check.holds for check in checks))
 
 
-def walked(at_least: float, *, limit: int = 10_000, workers: int = 1) -> tuple[Assured, Assessor, TrialRunner]:
+def walked(
+    at_least: float, *, limit: int = 10_000, workers: int = 1, **options: Any
+) -> tuple[Assured, Assessor, TrialRunner]:
     problem = make_problem()
     runner = TrialRunner(FakeEvaluator(), BudgetSpec(simulations=40, seconds=1e6), workers=workers)
     started = [make_deployment(kind, count) for kind, counts in (("fast", (6, 8)), ("dear", (5,))) for count in counts]
@@ -48,7 +52,7 @@ def walked(at_least: float, *, limit: int = 10_000, workers: int = 1) -> tuple[A
     assert all(trial.feasible for trial in runner.trials)
     recommendation = recommend(runner.trials, OBJECTIVES)
     assert recommendation is not None
-    assessor = Assessor(uncertainty(DRAWS), slower, workers=workers)
+    assessor = Assessor(uncertainty(DRAWS), slower, workers=workers, **options)
     assessor.assess([recommendation.trial], [DRAWS], 0.9)
     runner.extend(64)
     likelihood = Likelihood(assessor, at_least, limit, recommendation.trial)
@@ -70,6 +74,26 @@ def test_it_finds_what_looking_at_all_finds(at_least: float) -> None:
     assert price_of(outcome.trial) == min(enough)
     assert assessor.simulations < DRAWS * (outcome.looked_at + 2)
     assert outcome.trial in runner.trials
+
+
+def test_what_misses_the_slo_once_carried_on_is_not_chosen() -> None:
+    plain, *_ = walked(0.8)
+    assert plain.trial is not None
+    enough_usd = 1.3 * price_of(plain.trial)
+    asked: list[int] = []
+
+    def carrying_on(trial: Trial) -> Callable[[], Evaluation] | None:
+        asked.append(trial.number)
+        if price_of(trial) >= enough_usd:
+            return None  # its trace is long enough
+        return lambda: Evaluation(trial.metrics, trial.slo, feasible=False)
+
+    lasting, assessor, _ = walked(0.8, carrying_on=carrying_on)
+    assert lasting.trial is not None
+    assert asked[-1] == lasting.trial.number
+    assert price_of(lasting.trial) >= enough_usd
+    assert share(lasting.trial.deployment) >= 0.8
+    assert (assessor.lasts(plain.trial), assessor.lasts(lasting.trial)) == (False, None)
 
 
 @given(draws=st.integers(1, 300), at_least=st.sampled_from([0.01, 0.5, 0.8, 0.9, 0.95, 0.99, 0.999]))

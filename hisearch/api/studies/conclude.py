@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hisearch.api.provenance import price_notes, profile_note
 from hisearch.api.run_folder import CONFIDENCE_JOURNAL, write_text
+from hisearch.api.studies.steadiness import carrying_on
 from hisearch.report.data.stored import CONFIDENCE
 from hisearch.search.confidence.answer import Question
 from hisearch.search.confidence.assessment import Assessor, at_prices
@@ -78,6 +80,7 @@ def conclude_study(
             uncertainty,
             evaluate,
             what_if=evaluate_what_if,
+            carrying_on=partial(carrying_on, simulation),
             workers=runner.workers,
             journal=journal,
             progress=runner.progress,

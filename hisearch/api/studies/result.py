@@ -152,9 +152,8 @@ class StudyResult(Shown):
 
     @property
     def unsure(self) -> bool:
-        """True where the study states a probability that no assessed deployment reaches."""
-        stated = bool(self.resolved.study.confidence.at_least)
-        return stated and self.confidence is not None and self.confidence.satisfied is False
+        """True where nothing found is as likely as the study requires, or holds where its load is carried on."""
+        return self.confidence is not None and False in (self.confidence.lasts, self.confidence.satisfied)
 
     @cached_property
     def failure(self) -> Failure | None:

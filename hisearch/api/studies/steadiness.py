@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hisearch.score.metrics import metric_of
@@ -15,9 +17,27 @@ from hisearch.traces.changes.continuation import period_s
 
 if TYPE_CHECKING:
     from hisearch.search.evaluate.simulation import Simulation
+    from hisearch.search.model.job import Evaluation
 
 #: Share of the needed span from which a trace is long enough.
 ENOUGH = 0.95
+
+
+def carrying_on(simulation: Simulation, trial: Trial) -> Callable[[], Evaluation] | None:
+    """Simulates a trial in a steady state; None where the trace is long enough to show one, or has no clock."""
+    if _missing(simulation, trial) is None:
+        return None
+    return partial(simulation.evaluate_at, trial.deployment, 1.0)
+
+
+def _missing(simulation: Simulation, trial: Trial) -> tuple[float, float] | None:
+    """The trace's span and the span that it lacks to show a steady state, seconds; None where it needs no more."""
+    world, stay_s = simulation.world, trial.metrics.get("e2e_p99_s", math.nan)
+    if world.continuation is None or math.isnan(stay_s):
+        return None
+    span_s = period_s(world.trace) / world.load
+    needed_s = span_needed_s(stay_s if math.isfinite(stay_s) else 0.0)
+    return None if span_s >= ENOUGH * needed_s else (span_s, needed_s)
 
 
 def too_short(simulation: Simulation, trial: Trial) -> str:
@@ -25,14 +45,11 @@ def too_short(simulation: Simulation, trial: Trial) -> str:
 
     "" where the trace is long enough, has no clock, or the trial failed.
     """
-    world, stay_s = simulation.world, trial.metrics.get("e2e_p99_s", math.nan)
-    if world.continuation is None or math.isnan(stay_s):
+    spans = _missing(simulation, trial)
+    if spans is None:
         return ""
-    span_s = period_s(world.trace) / world.load
-    needed_s = span_needed_s(stay_s if math.isfinite(stay_s) else 0.0)
-    if span_s >= ENOUGH * needed_s:
-        return ""
-    requests = math.ceil(len(world.trace) * needed_s / span_s / 100) * 100
+    span_s, needed_s = spans
+    requests = math.ceil(len(simulation.world.trace) * needed_s / span_s / 100) * 100
     short = (
         f"Arrivals span {span_s:,.0f} s at this load; a steady state takes {needed_s:,.0f} s to show, "
         f"{requests:,} requests."

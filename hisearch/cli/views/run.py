@@ -15,7 +15,7 @@ from hisearch.cli.views.terms import TERM_COLUMNS, term_rows, terms_to_dict
 from hisearch.report.pages.page import caution, cautions
 from hisearch.report.pages.reasons import rival_rows
 from hisearch.report.pages.trades import trades
-from hisearch.report.words.cautions import may_miss, verdict_of
+from hisearch.report.words.cautions import may_miss, shortcoming, verdict_of
 from hisearch.report.words.templating import text
 from hisearch.report.words.terms import far_off, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
@@ -48,7 +48,7 @@ def _show_answer(result: StudyResult) -> None:
         _show_miss(result, verbose=False)
         _show_origin(result)
         return
-    output.say(f"Recommended for {result.resolved.name}", bold=True)
+    _show_heading(result)
     output.say(_sentence(result, recommendation.trial))
     report = result.report_input()
     for note in cautions(report):
@@ -68,10 +68,16 @@ def _show_answer(result: StudyResult) -> None:
     output.say("Print reasons, figures, runner-ups and the front: --verbose")
 
 
+def _show_heading(result: StudyResult) -> None:
+    lacks = shortcoming(result.confidence)
+    heading = f"Nearest that was found for {result.resolved.name}: it {lacks}" if lacks else ""
+    output.say(heading or f"Recommended for {result.resolved.name}", bold=True)
+
+
 def _show_all(result: StudyResult) -> None:
     recommendation = result.recommendation
     if recommendation is not None:
-        output.say(f"Recommended for {result.resolved.name}", bold=True)
+        _show_heading(result)
         output.say(_sentence(result, recommendation.trial))
         _show_cautions(result)
         _show_deployment(result, recommendation.trial)

@@ -194,7 +194,11 @@ def _plain(figure: Figure) -> dict[str, Any]:
 
 
 def compare_figures(
-    a: Sequence[Mapping[str, float]], b: Sequence[Mapping[str, float]], slo_metrics: Iterable[str] = ()
+    a: Sequence[Mapping[str, float]],
+    b: Sequence[Mapping[str, float]],
+    slo_metrics: Iterable[str] = (),
+    *,
+    kept_up: bool = False,
 ) -> tuple[Figure, ...]:
     """Every figure of ``COMPARED`` that both sides have.
 
@@ -202,11 +206,16 @@ def compare_figures(
         a: one mapping per seed.
         b: likewise, seed by seed.
         slo_metrics: metrics of the latencies that the SLO bounds, as ``score.stated.stated`` gives them.
+        kept_up: both sides kept up with arrivals that do not wait for them. Then the load decides how much is served
+            per second, and rates over a finite trace differ by how long its last requests take.
     """
+    by_load = {"throughput_rps"} if kept_up else set()
+    if kept_up and all(m.get("attainment") == other.get("attainment") for m, other in zip(a, b, strict=True)):
+        by_load.add("goodput_rps")
     stated_names = [name for name in slo_metrics if all(name in metrics for metrics in (*a, *b))]
     names = [name for name in _compared(stated_names) if all(name in metrics for metrics in (*a, *b))]
     return tuple(
-        _figure(name, [m[name] for m in a], [m[name] for m in b])
+        _figure(name, [m[name] for m in a], [m[name] for m in b], 0 if name in by_load else COMPARED.get(name, -1))
         for name in names
         if not all(math.isnan(m[name]) for m in (*a, *b))
     )
@@ -221,10 +230,10 @@ def _compared(stated_names: Sequence[str]) -> Iterator[str]:
         yielded.update(instead)
 
 
-def _figure(name: str, a: Sequence[float], b: Sequence[float]) -> Figure:
+def _figure(name: str, a: Sequence[float], b: Sequence[float], direction: int) -> Figure:
     low, high = paired_interval(a, b)
     mean_a, mean_b = float(np.mean(a)), float(np.mean(b))
-    return Figure(name, mean_a, mean_b, low, high, _better(COMPARED.get(name, -1), mean_b - mean_a, low, high))
+    return Figure(name, mean_a, mean_b, low, high, _better(direction, mean_b - mean_a, low, high))
 
 
 def _better(direction: int, difference: float, low: float | None, high: float | None) -> Better:

@@ -101,7 +101,8 @@ class Confidence:
 
     chance: probability that the recommendation meets the whole SLO, None where not stated; chance_range: its confidence
     interval. level: of the intervals, None where not stated. summary: as text. satisfied: whether the requested
-    probability is reached, None without a request. rules_within: as text, the price limit of rules that need one.
+    probability is reached, None without a request. lasts: whether it meets the SLO where its load is carried on,
+    None where nothing was. rules_within: as text, the price limit of rules that need one.
     draws: behind ``chance``, 0 where not stated. sentences: what would change the answer, by kind. simulations: by
     purpose. nominal: the rule's own choice, None where it is the recommendation. between: the likeliest that costs less
     than the recommendation, None where it is no likelier than ``nominal``. own_formats: the cheapest that keeps the
@@ -135,6 +136,7 @@ class Confidence:
     sensitivity: Mapping[str, Any] = field(default_factory=dict)
     bandwidths: tuple[BandwidthWin, ...] = ()
     unchecked: str = ""
+    lasts: bool | None = None
 
     def chance_of(self, trial: int, recommended: int | None) -> Chance | None:
         """The probability of a trial, from most draws; None where it was not looked into."""

@@ -64,6 +64,7 @@ def render(data: ReportInput) -> str:
         "report.html.j2",
         data=data,
         kind=page.kind(data),
+        answer_heading=page.answer_heading(data),
         tabs=shown,
         cautions=[(caution, tab_of(caution, list(shown))) for caution in cautions],
         **parts,

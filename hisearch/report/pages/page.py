@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hisearch.report.data.confidence import Chance, Confidence
 from hisearch.report.data.inputs import ReportInput
-from hisearch.report.words.cautions import may_miss, thin_margin
+from hisearch.report.words.cautions import may_miss, shortcoming, thin_margin
 from hisearch.report.words.chances import format_chance
 from hisearch.report.words.settings import NO_ROUTER, format_setting, in_front, used_settings
 from hisearch.report.words.templating import text
@@ -60,7 +60,15 @@ def kind(data: ReportInput) -> str:
     """The answer's colour: ``ok``, ``unsure`` where it may miss the SLO, ``miss``."""
     if data.recommendation is None:
         return "miss"
-    return "unsure" if may_miss(data.confidence) else "ok"
+    return "unsure" if may_miss(data.confidence) or shortcoming(data.confidence) else "ok"
+
+
+def answer_heading(data: ReportInput) -> str:
+    """The heading over a deployment that was found: recommended, or the nearest, with what it lacks."""
+    if data.so_far:
+        return "Cheapest so far that meets the SLO"
+    lacks = shortcoming(data.confidence)
+    return f"Nearest that was found: it {lacks}" if lacks else "Recommendation"
 
 
 def funnel(data: ReportInput) -> tuple[tuple[str, int, float], ...]:

@@ -115,6 +115,17 @@ def verdict_on(feasible: bool, chance: Chance | None) -> Verdict:
     return Verdict("✓", "meets the SLO", "ok")
 
 
+def shortcoming(confidence: Confidence | None) -> str:
+    """Why the nearest that was found is not recommended, as "meets the SLO with 38 % only"; "" where it is."""
+    if confidence is None:
+        return ""
+    if confidence.lasts is False:
+        return "misses the SLO where its load is carried on"
+    if confidence.satisfied is False and confidence.chance is not None:
+        return f"meets the SLO with {format_percent(confidence.chance)} only"
+    return ""
+
+
 def may_miss(confidence: Confidence | None, run: str = "RUN") -> str:
     """A warning that the recommendation may miss the SLO, and what to do; "" where it is sure enough or unknown.
 

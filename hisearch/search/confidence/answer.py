@@ -55,14 +55,14 @@ class Conclusion:
 
     assessment: of the recommendation; candidates[0] is the same under the first draws alone. at_least: required
     probability; assured: the search for it, None if the first choice has it. satisfied: whether the recommendation has
-    it, None if none is required. confirmed: the recommendation under fresh draws that did not select it. by_rule: the
+    it, None if none is required. lasts: whether the recommendation meets the SLO where its load is carried on, None
+    where nothing was. confirmed: the recommendation under fresh draws that did not select it. by_rule: the
     recommendation of each rule; limit_usd: price limit of lowest_latency and most_headroom there; limit_given: the
     study sets it. nominal: the rule's own choice, if another one is recommended for its probability. between: the
     likeliest that costs less than the recommendation, if it is likelier than ``nominal``. own_formats: the cheapest
     that keeps the checkpoint's formats and has the required probability, if the recommendation has narrower ones; None
-    also where there is none.
-    chance_constrained: the price of a higher probability, if none is required and the recommendation's is low.
-    fresh: the recommendation with a router whose knowledge is of now, if its own is old.
+    also where there is none. chance_constrained: the price of a higher probability, if none is required and the
+    recommendation's is low. fresh: the recommendation with a router whose knowledge is of now, if its own is old.
     simulations: number by purpose.
     """
 
@@ -88,3 +88,4 @@ class Conclusion:
     chance_constrained: ChanceConstrained | None = None
     fresh: FreshKnowledge | None = None
     simulations: Mapping[str, int] = field(default_factory=dict)
+    lasts: bool | None = None

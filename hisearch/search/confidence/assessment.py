@@ -38,6 +38,9 @@ Disturbed = Callable[[DeploymentSpec, Draw], Evaluation]
 #: Simulates a deployment with step times scaled by regime, at a factor on the study's load. Pure, likewise.
 WhatIf = Callable[[DeploymentSpec, Mapping[str, float], float], Evaluation]
 
+#: Simulates a trial's deployment until a steady state shows; None where the study's trace is long enough to show one.
+CarryingOn = Callable[[Trial], Callable[[], Evaluation] | None]
+
 #: Draws between two checks of the clock, or of the number missed. Fixed, so that nothing depends on the workers.
 BATCH = 8
 
@@ -83,6 +86,7 @@ class Assessor:
         evaluate: Disturbed,
         *,
         what_if: WhatIf | None = None,
+        carrying_on: CarryingOn | None = None,
         workers: int = 1,
         journal: Journal | None = None,
         progress: Progress | None = None,
@@ -95,6 +99,7 @@ class Assessor:
             uncertainty: the draws.
             evaluate: simulates under a draw.
             what_if: simulates under a stated change; only ``supposing`` needs it.
+            carrying_on: of the study's load; without it, every trace is taken to be long enough.
             workers: threads.
             journal: where finished simulations are recorded and looked up.
             progress: listener to every simulation.
@@ -104,7 +109,7 @@ class Assessor:
         self.uncertainty = uncertainty
         self.workers = workers
         self.progress: Progress = progress if progress is not None else SilentProgress()
-        self._evaluate, self._what_if = evaluate, what_if
+        self._evaluate, self._what_if, self._carrying_on = evaluate, what_if, carrying_on
         self._journal, self._seconds, self._clock = journal, seconds, clock
         self._started_at = clock()
         self._known: dict[tuple[str, int], Evaluation] = {}
@@ -177,6 +182,16 @@ class Assessor:
         simulate = self._what_if
         key = _digest("what if", deployment.model_dump_json(), sorted(factors.items()), load)
         return self._recorded(key, lambda: simulate(deployment, factors, load))
+
+    def lasts(self, trial: Trial) -> bool | None:
+        """Whether a trial meets the SLO where the study's load is carried on to a steady state.
+
+        None where the trace itself is long enough to show one.
+        """
+        simulate = self._carrying_on(trial) if self._carrying_on is not None else None
+        if simulate is None:
+            return None
+        return self._recorded(_digest("carried on", trial.deployment.model_dump_json()), simulate).feasible
 
     def each(self, make: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
         """``make`` of every item, in order, in ``workers`` threads."""

@@ -7,8 +7,8 @@ of ``confidence.uncertainty``, ordered by how hard they were on the rule's first
 those it may miss, then the others, hardest first. It is rejected once it misses all of the few, or the SLO under more
 draws than the required probability allows. The few are so many that a deployment which is likely enough misses all of
 them in at most ``WRONGLY`` of cases, even if hardness on one told nothing of another; that costs money, never
-certainty. Candidates are skipped if none of their margins is wider than a rejected one's: equally tight ones will miss
-as often.
+certainty. It is also rejected if it misses the SLO where a trace too short to tell is carried on to a steady state.
+Candidates are skipped if none of their margins is wider than a rejected one's: equally tight ones will miss as often.
 """
 
 from __future__ import annotations
@@ -80,6 +80,9 @@ class Likelihood:
         if any(_no_wider(trial, rejected) for rejected in self._rejected):
             return False
         self.looked_at += 1
+        if self._assessor.lasts(trial) is False:
+            self._rejected.append(trial)
+            return False
         tested = missed = 0
         for batch in self._batches:
             if self.simulations >= self._limit or self._assessor.out_of_time:

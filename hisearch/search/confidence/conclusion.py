@@ -128,6 +128,7 @@ class _Course:
             tuple(setting for setting in changes if least or not setting.trial.feasible),
             load_headroom, purchase, self._nominal(first, recommendation), between,
             self._own_formats(first, recommendation) if satisfied else None, chance_constrained, fresh, self._counts,
+            lasts=self._assessor.lasts(recommendation.trial),
         )  # fmt: skip
         return self._concluded(recommendation, load_headroom), conclusion
 
@@ -224,9 +225,11 @@ class _Course:
         """The likely enough recommendation, if a probability is required; the rule's otherwise, or if none is found."""
         at_least, settings = self._settings.required, self._settings
         if at_least is None:
-            return first, None, None
+            return self._lasting(first), None, None
         assessed = self._under_all_draws(first.trial)
-        if assessed.draws == settings.draws and assessed.all_terms >= at_least - 1e-9:
+        lasts = self._lasts(first.trial)
+        likely = assessed.draws == settings.draws and assessed.all_terms >= at_least - 1e-9
+        if likely and lasts:
             return first, None, True
         if assessed.draws < settings.draws:  # time ran out
             return first, Assured(None, 0, 0, spent=True), False
@@ -234,17 +237,38 @@ class _Course:
         with self._counting("search for confidence"):
             assured = self._first_likely(first, self._likelihood)
         if assured.trial is None:
-            return first, assured, False
-        likely = self._assessor.assess([assured.trial], [settings.draws], settings.level)[0]
+            return first, assured, likely
+        chosen = self._assessor.assess([assured.trial], [settings.draws], settings.level)[0]
         usd = price_of(assured.trial) - price_of(first.trial)
         reason = (
             f"{describe(assured.trial.deployment)} is the first, of {assured.looked_at} looked at in the order of "
             f"{_ORDERS[first.rule]}, that meets the SLO with a probability of at least {format_percent(at_least)}, "
-            f"which is required: {format_percent(likely.all_terms)}, at ${price_of(assured.trial):,.2f} per hour. "
+            f"which is required: {format_percent(chosen.all_terms)}, at ${price_of(assured.trial):,.2f} per hour. "
             f"The rule's own choice, {describe(first.trial.deployment)} at ${price_of(first.trial):,.2f} per hour "
-            f"(${abs(usd):,.2f} {'more' if usd < 0 else 'less'}), meets it with {format_percent(assessed.all_terms)}."
+            f"(${abs(usd):,.2f} {'more' if usd < 0 else 'less'}), meets it with {format_percent(assessed.all_terms)}"
+            f"{'' if lasts else ', and misses it where the load is carried on to a steady state'}."
         )
         return self._recommended(self._question.recommend, (assured.trial, reason)), assured, True
+
+    def _lasts(self, trial: Trial) -> bool:
+        """Whether nothing shows that a trial misses the SLO in a steady state."""
+        with self._counting("the load carried on"):
+            return self._assessor.lasts(trial) is not False
+
+    def _lasting(self, first: Recommendation) -> Recommendation:
+        """The first in the rule's order that meets the SLO where its load is carried on; its own if none does."""
+        if self._lasts(first.trial):
+            return first
+        order = preference(self._trials, self._problem.objectives, self._question.recommend, self._carried)
+        trial = next((trial for trial in order if self._lasts(trial)), None)
+        if trial is None:
+            return first
+        reason = (
+            f"{describe(trial.deployment)} is the first in the order of {_ORDERS[first.rule]} that meets the SLO where "
+            f"the load is carried on to a steady state. The rule's own choice, {describe(first.trial.deployment)}, "
+            f"misses it then."
+        )
+        return self._recommended(self._question.recommend, (trial, reason))
 
     def _nominal(self, first: Recommendation, recommendation: Recommendation) -> Priced | None:
         """The rule's own choice, under the draws that it is known under, if another trial is recommended."""

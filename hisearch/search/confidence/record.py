@@ -41,6 +41,7 @@ def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
         | {"runner_ups": [{"trial": trial.number, "trade": trade} for trial, trade in best.runner_ups]},
         "at_least": conclusion.at_least,
         "satisfied": conclusion.satisfied,
+        "lasts": conclusion.lasts,
         "summary": " ".join(text for text in (chance, format_required_probability(conclusion)) if text),
         "confirmed": None if conclusion.confirmed is None else _assessed(conclusion.confirmed),
         "varied": varied if assessment is not None else [],
