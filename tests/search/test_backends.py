@@ -143,7 +143,7 @@ class Killer:
     def __init__(self, victim: int, after: int) -> None:
         self._victim, self._left = victim, after
 
-    def started(self, stage: str, total: int) -> None: ...
+    def started(self, stage: str, total: int, limit_s: float = 0.0) -> None: ...
 
     def advanced(self, done: int, *notes: str) -> None:
         self._left -= done

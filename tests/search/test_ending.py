@@ -29,7 +29,7 @@ class Listener:
         self.names: list[str] = []
         self.notes: list[list[str]] = []
 
-    def started(self, stage: str, total: int) -> None:
+    def started(self, stage: str, total: int, limit_s: float = 0.0) -> None:
         self.names.append(stage)
         self.stages.append([total, 0])
         self.notes.append([])

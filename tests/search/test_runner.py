@@ -123,7 +123,7 @@ def test_progress_hears_of_every_simulation() -> None:
         def __init__(self) -> None:
             self.done, self.notes = 0, ("",)
 
-        def started(self, stage: str, total: int) -> None: ...
+        def started(self, stage: str, total: int, limit_s: float = 0.0) -> None: ...
 
         def advanced(self, done: int, *notes: str) -> None:
             self.done += done

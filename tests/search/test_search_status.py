@@ -91,6 +91,19 @@ def test_time_left_follows_the_pace_of_late() -> None:
     assert pace.left(110) == ""
 
 
+def test_time_left_is_within_the_stages_limit_and_needs_a_pace() -> None:
+    now = 0.0
+    pace = Pace(lambda: now)
+    pace.begin(limit_s=60.0)
+    now = 2.0
+    pace.advance(1)
+    assert pace.left(1000) == ""
+    now = 10.0
+    pace.advance(1)
+    assert pace.left(1000) == "at most 50 s left"
+    assert pace.left(4) == "at most 10 s left"
+
+
 def test_lines_come_no_faster_than_the_interval_and_not_of_stages_without_a_step() -> None:
     stream = io.StringIO()
     progress = PlainProgress(stream, interval_s=3600.0)

@@ -12,7 +12,7 @@ import pytest
 
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.from_question import Asked, study_from_question
-from hisearch.specs.documents.question import Question, split_names
+from hisearch.specs.documents.question import USUAL, Question, QuestionError, parse_have, split_names
 from hisearch.specs.documents.question_sample import MOST_REQUESTS
 from hisearch.specs.documents.resolve import load_study
 from hisearch.specs.errors import SpecError
@@ -175,6 +175,17 @@ REFUSED = [
     ({"confidence": 90.0}, "confidence", "expected a probability above 0 and below 1"),
     ({"seed": -1}, "seed", "expected 0 to"),
 ]
+
+
+def test_a_name_that_several_accelerators_share_is_the_usual_one() -> None:
+    assert replace(QUESTION, gpu=("h100", "a100", "l40s")).gpu == ("h100-sxm", "a100-80gb", "l40s")
+    assert replace(QUESTION, have=("h100", 8)).have == ("h100-sxm", 8)
+    assert parse_have("h100:16,h200:8") == (("h100-sxm", 16), ("h200", 8))
+    with pytest.raises(QuestionError, match="names one twice"):
+        replace(QUESTION, gpu=("h100", "h100-sxm"))
+    with pytest.raises(QuestionError, match="names one twice"):
+        parse_have("h100:1,h100-sxm:1")
+    assert set(USUAL.values()) <= set(Catalogue().names("Accelerator"))
 
 
 @pytest.mark.parametrize(("changes", "part", "message"), REFUSED, ids=lambda value: str(value)[:40])

@@ -76,7 +76,8 @@ def size(
         float, typer.Option(metavar="CV", help="Coefficient of variation of the gaps between arrivals; 1 is Poisson.")
     ] = 1.0,
     gpu: Annotated[
-        list[str] | None, typer.Option(metavar="NAME,…", help="Accelerators to try; five common ones where absent.")
+        list[str] | None,
+        typer.Option(metavar="NAME,…", help="Accelerators to try (h100: h100-sxm); five common ones where absent."),
     ] = None,
     engine: Annotated[
         list[str] | None, typer.Option(metavar="NAME,…", help="vllm, sglang, trtllm; vllm where absent.")

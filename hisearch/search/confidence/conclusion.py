@@ -97,7 +97,7 @@ class _Course:
 
     def run(self) -> tuple[SearchOutcome, Conclusion]:
         """Run all steps in a fixed order."""
-        self._assessor.progress.started("5 conclusions", self._most)
+        self._assessor.progress.started("5 conclusions", self._most, self._settings.seconds)
         limit_usd = table_limit_usd(self._trials, self._problem.objectives, self._question.recommend)
         self._tried_loads(limit_usd)
         by_rule = self._by_rule(limit_usd)

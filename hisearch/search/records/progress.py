@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Progress(Protocol):
     """Receiver of a search's progress. Calls come from one thread, stages one after another."""
 
-    def started(self, stage: str, total: int) -> None:
-        """A stage begins; it will make at most ``total`` advances."""
+    def started(self, stage: str, total: int, limit_s: float = math.inf) -> None:
+        """A stage begins; it will make at most ``total`` advances, within ``limit_s`` seconds."""
 
     def advanced(self, done: int, *notes: str) -> None:
         """``done`` more steps are finished; ``notes`` describe the stage's results so far, empty ones left out."""
@@ -31,7 +31,7 @@ class Progress(Protocol):
 class SilentProgress:
     """Says nothing."""
 
-    def started(self, stage: str, total: int) -> None:
+    def started(self, stage: str, total: int, limit_s: float = math.inf) -> None:
         """Ignore."""
 
     def advanced(self, done: int, *notes: str) -> None:
@@ -41,8 +41,9 @@ class SilentProgress:
         """Ignore."""
 
 
-#: Seconds over which a stage's pace is measured.
+#: Seconds over which a stage's pace is measured, and the least of them that tell one.
 PACE_WINDOW_S = 30.0
+LEAST_WINDOW_S = 3.0
 
 
 class Pace:
@@ -54,9 +55,10 @@ class Pace:
         self._done = 0
         self.begin()
 
-    def begin(self) -> None:
-        """A stage begins."""
+    def begin(self, limit_s: float = math.inf) -> None:
+        """A stage begins, which ends within ``limit_s`` seconds."""
         self._done = 0
+        self._ends_at_s = self._clock() + limit_s
         self._marks.clear()
         self._marks.append((self._clock(), 0))
 
@@ -71,9 +73,10 @@ class Pace:
     def left(self, total: int) -> str:
         """``at most 14 s left``; "" while unknown. An upper bound, as a stage may not need all its steps."""
         (first_s, before), (last_s, done) = self._marks[0], self._marks[-1]
-        if done <= before or done >= total:
+        if done <= before or last_s - first_s < LEAST_WINDOW_S or done >= total:
             return ""
-        seconds = math.ceil((total - done) * (last_s - first_s) / (done - before))
+        seconds_left = (total - done) * (last_s - first_s) / (done - before)
+        seconds = math.ceil(max(min(seconds_left, self._ends_at_s - last_s), 0.0))
         minutes, rest = divmod(seconds, 60)
         hours, minutes = divmod(minutes, 60)
         shown = f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
@@ -94,10 +97,10 @@ class PlainProgress:
         self._said_at = 0.0
         self._pace = Pace()
 
-    def started(self, stage: str, total: int) -> None:
+    def started(self, stage: str, total: int, limit_s: float = math.inf) -> None:
         """A stage may begin; it is reported with its first step."""
         self._stage, self._total, self._done, self._last = stage, total, 0, ""
-        self._pace.begin()
+        self._pace.begin(limit_s)
 
     def advanced(self, done: int, *notes: str) -> None:
         """Report the stage's progress, at most once per interval; steps after its end are not reported."""
@@ -154,12 +157,12 @@ class BarProgress:
         if self._bars is not None:
             self._bars.stop()
 
-    def started(self, stage: str, total: int) -> None:
+    def started(self, stage: str, total: int, limit_s: float = math.inf) -> None:
         """Add the stage's bar."""
         if self._bars is None:
             raise RuntimeError("BarProgress is a context manager: use it in a with statement")
         self._task, self._total, self._said = self._bars.add_task(stage, total=total, note=""), total, ""
-        self._pace.begin()
+        self._pace.begin(limit_s)
 
     def advanced(self, done: int, *notes: str) -> None:
         """Move the current bar."""

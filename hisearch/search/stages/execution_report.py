@@ -64,7 +64,7 @@ class ExecutionReport:
             "No deployment of this search space can meet the SLO, and a larger budget will not help: of "
             f"{counted(len(workers), 'worker')} that can be built {reasons}. The nearest, "
             f"{pool.parallelism.ranks} × {pool.accelerator} with {ENGINE_TITLES[pool.engine.name]}, "
-            f"{miss} by step times alone, whose error is taken to be {format_percent(nearest.margin)}."
+            f"{miss} by step times alone, of which {format_percent(nearest.margin)} are allowed for their error."
         )
 
     def summary(self) -> str:

@@ -17,6 +17,9 @@ from hisearch.specs.workloads.length_phrase import mean_tokens, parse_lengths
 #: Accelerators that are tried where none is named: those that clouds rent most, with fitted step times.
 DEFAULT_GPUS = ("a100-80gb", "b200", "h100-sxm", "h200", "l40s")
 
+#: What is meant by a name that several accelerators share: the variant that clouds rent most. The answer names it.
+USUAL = {"a100": "a100-80gb", "h100": "h100-sxm"}
+
 #: Engine where none is named.
 DEFAULT_ENGINES: tuple[EngineName, ...] = ("vllm",)
 
@@ -57,8 +60,8 @@ class Question:
     ``DEFAULT_SPREAD``.
     have: accelerators that are there, how many of which kind: asks for the largest rate that they carry. A rate is then
     no part of the question, and gpu is their kind.
-    gpu, engine, weights: what is tried; without weights, the model's own format. budget_usd: most dollars per hour.
-    confidence: least probability of meeting the SLO, for a recommendation.
+    gpu, engine, weights: what is tried, gpu also by a name of ``USUAL``; without weights, the model's own format.
+    budget_usd: most dollars per hour. confidence: least probability of meeting the SLO, for a recommendation.
 
     Raises:
         QuestionError: a part cannot be used; PhraseError: a length cannot be read. Both have the part's name as key.
@@ -84,6 +87,9 @@ class Question:
     have: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "gpu", tuple(USUAL.get(name, name) for name in self.gpu))
+        if self.have is not None:
+            object.__setattr__(self, "have", (USUAL.get(self.have[0], self.have[0]), self.have[1]))
         self._check_traffic()
         for field, known in (("engine", get_args(EngineName)), ("weights", get_args(DType))):
             for name in getattr(self, field):
@@ -204,6 +210,7 @@ def parse_have(text: str) -> tuple[tuple[str, int], ...]:
         name, colon, number = part.rpartition(":")
         if not colon or not name or not number.isdigit() or int(number) < 1:
             raise refused("have", f"expected ACCELERATOR:NUMBER, such as h200:8, got '{part}'")
+        name = USUAL.get(name, name)
         if name in kinds:
             raise refused("have", f"names one twice: {name}")
         kinds[name] = int(number)
