@@ -2,9 +2,8 @@
 
 Each pass counts towards the next poll: 1 after a decode step, 1,000 after a prefill (mixed or not). When the count
 reaches the interval, the pass polls before it forms a batch, and the count restarts. A pass after one without a batch
-counts 1; an engine without requests passes often enough to poll at once, and so does one that cannot run those that
-wait. Source: ``SchedulerRecvSkipper`` and its documented
-weights (``SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_*``), SGLang 0.5.9.
+counts 1; an engine without a batch passes at once again while requests are in the inbox. Source:
+``SchedulerRecvSkipper`` and its documented weights (``SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_*``), SGLang 0.5.9.
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ def take(sim, w):
 def looks(sim, w):
     """Count a pass. Returns whether it polls the inbox."""
     worker = sim.workers[w]
-    # A pass without a batch counts 1; without requests it is repeated.
     worker.skipped += PREFILL_WEIGHT if worker.last == la.PREFILL_STEP or worker.last == la.MIXED_STEP else 1
-    if worker.skipped < sim.config.receive_interval and worker.last + worker.decoding + worker.waiting > 0:
+    if worker.skipped < sim.config.receive_interval:
         return False
     worker.skipped = 0
     return True

@@ -60,16 +60,16 @@ class Recording:
 
     def arrivals(self) -> list[Any]:
         """The start of a pass: the clock moves if the last one was idle, and requests that are due come in."""
-        live = bool(self.waiting_queue) or not self.running_batch.is_empty() or self.chunked_req is not None
-        self._begin_pass(live)
+        self._begin_pass()
         return [self.pending.pop(name) for name in self.timeline.due()]
 
     def pass_without_arrivals(self) -> list[Any]:
         """The start of a pass that does not look for requests."""
-        self._begin_pass(True)
+        self._begin_pass()
         return []
 
-    def _begin_pass(self, live: bool) -> None:
+    def _begin_pass(self) -> None:
+        live = bool(self.waiting_queue) or not self.running_batch.is_empty() or self.chunked_req is not None
         self.timeline.begin_pass(bool(self.waiting_queue), live)
         if self.timeline.threads is not None:
             self.timeline.threads.advance()

@@ -140,11 +140,10 @@ class SglangWorker:
         self.unfinished += 1
 
     def _receive_arrivals(self) -> None:
-        """Queue arrivals if this pass receives: with enough passes since the last time, or without requests."""
-        if self.last is not None or self.waiting:
-            self.skipped += OTHER_WEIGHT if self.last is not None and self.last.prefill else DECODE_WEIGHT
-            if self.skipped < self.config.scheduler_recv_interval:
-                return
+        """Queue arrivals if this pass receives: with enough passes since the last time, idle ones included."""
+        self.skipped += OTHER_WEIGHT if self.last is not None and self.last.prefill else DECODE_WEIGHT
+        if self.skipped < self.config.scheduler_recv_interval:
+            return
         self.skipped = 0
         for request in self.inbox:
             longest = self.longest_tokens - request.input_tokens
