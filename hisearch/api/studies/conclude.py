@@ -80,7 +80,7 @@ def conclude_study(
             uncertainty,
             evaluate,
             what_if=evaluate_what_if,
-            carrying_on=partial(carrying_on, simulation),
+            carrying_on=partial(carrying_on, simulation) if settings.what_if or settings.required else None,
             workers=runner.workers,
             journal=journal,
             progress=runner.progress,

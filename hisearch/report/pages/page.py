@@ -264,7 +264,9 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
         Caution("Changes the model", data.formats, data.formats_brief or data.formats, "trades"),
         Caution("No launch scripts", exported, "it cannot be written as launch commands", "why"),
         _availability(data),
-        Caution("Search cut short", data.cut_short, data.cut_short_brief or data.cut_short, "provenance"),
+        Caution(
+            "Search cut short", data.cut_short, (data.cut_short_brief or data.cut_short).removesuffix("."), "provenance"
+        ),
     )
     return tuple(entry for entry in candidates if entry.text)
 

@@ -226,19 +226,18 @@ class _Course:
         at_least, settings = self._settings.required, self._settings
         if at_least is None:
             return self._lasting(first), None, None
-        assessed = self._under_all_draws(first.trial)
-        lasts = self._lasts(first.trial)
-        likely = assessed.draws == settings.draws and assessed.all_terms >= at_least - 1e-9
-        if likely and lasts:
-            return first, None, True
-        if assessed.draws < settings.draws:  # time ran out
+        if self._under_all_draws(first.trial).draws < settings.draws:  # time ran out
             return first, Assured(None, 0, 0, spent=True), False
+        lasts = self._lasts(first.trial)
         self._likelihood = Likelihood(self._assessor, at_least, settings.search, first.trial)
         with self._counting("search for confidence"):
+            if self._likelihood.enough(first.trial):
+                return first, None, True
             assured = self._first_likely(first, self._likelihood)
+        assessed = self._under_all_draws(first.trial)
         if assured.trial is None:
-            return first, assured, likely
-        chosen = self._assessor.assess([assured.trial], [settings.draws], settings.level)[0]
+            return first, assured, assessed.all_terms >= at_least - 1e-9
+        chosen = self._under_all_draws(assured.trial)
         usd = price_of(assured.trial) - price_of(first.trial)
         reason = (
             f"{describe(assured.trial.deployment)} is the first, of {assured.looked_at} looked at in the order of "
@@ -303,7 +302,11 @@ class _Course:
         self._runner.extend(GROWN)
         with self._counting("search for the checkpoint's formats"):
             assured = Walk(problem, self._runner, likelihood, keeps).run()
-        return None if assured.trial is None else Priced(assured.trial, self._under_all_draws(assured.trial))
+            return (
+                None
+                if assured.trial is None
+                else Priced(assured.trial, likelihood.assess(assured.trial, settings.level))
+            )
 
     def _first_likely(self, first: Recommendation, likelihood: Likelihood) -> Assured:
         """The first likely enough trial in the rule's order; for the cheapest, by ascending price."""
@@ -323,8 +326,10 @@ class _Course:
             return fresh.assess([recommendation.trial], [settings.fresh_draws], settings.level)[0]
 
     def _under_all_draws(self, trial: Trial) -> Assessment:
-        """A trial under the draws that the study asks for."""
+        """A trial under the draws that the study asks for; more where these left open whether it is likely enough."""
         with self._counting("draws"):
+            if self._likelihood is not None:
+                return self._likelihood.assess(trial, self._settings.level)
             return self._assessor.assess([trial], [self._settings.draws], self._settings.level)[0]
 
     def _assess(self, recommendation: Recommendation, first: Trial) -> tuple[Assessment | None, tuple[Candidate, ...]]:
