@@ -58,6 +58,20 @@ def test_the_three_trades_are_what_they_say(build_input: Any) -> None:
     assert trades(build_input(feasible=False)) == ()
 
 
+def test_what_costs_less_than_the_cheapest_likely_enough_is_no_faster_choice(build_input: Any) -> None:
+    data = build_input()
+    best = data.recommendation.trial
+    quick = dataclasses.replace(
+        best, number=99, metrics={**best.metrics, "ttft_p99_s": 0.001, "usd_per_hour": price_of(best) / 2}
+    )
+    data = dataclasses.replace(data, trials=(*data.trials, quick), front=(*data.front, quick))
+    plain, required = (
+        dataclasses.replace(data, confidence=Confidence(chance=0.95, satisfied=satisfied)) for satisfied in (None, True)
+    )
+    assert trades(plain)[2].trial == quick
+    assert trades(required)[2].trial != quick
+
+
 def test_the_surer_one_is_the_chance_constrained_recommendation(build_input: Any) -> None:
     data = build_input()
     other = next(trial for trial in data.front if price_of(trial) > price_of(data.recommendation.trial))

@@ -114,7 +114,10 @@ def _surer(data: ReportInput) -> Trial | None:
 
 
 def _faster(data: ReportInput) -> Trial | None:
-    """The lowest first latency: by the rule of that name, else on the front within twice the price, else on it all."""
+    """The lowest first latency: by the rule of that name, else on the front within twice the price, else on it all.
+
+    Where a probability is required, none that costs less than the cheapest with it: those lack it.
+    """
     best, latency = _best(data), first_latency(data)
     if latency is None or not math.isfinite(best.metrics.get(metric_of(latency), math.nan)):
         return None
@@ -123,10 +126,18 @@ def _faster(data: ReportInput) -> Trial | None:
     by_rule = [by_number[row.trial] for row in rules if row.rule == "lowest_latency" and row.trial in by_number]
     near = [trial for trial in data.front if price_of(trial) <= _DEARER * price_of(best)]
     for trials in (by_rule, near, data.front):
-        fastest = _lowest(trials, metric_of(latency))
+        fastest = _lowest([trial for trial in trials if _likely_enough(trial, data)], metric_of(latency))
         if fastest is not None and fastest.metrics[metric_of(latency)] < best.metrics[metric_of(latency)]:
             return fastest
     return None
+
+
+def _likely_enough(trial: Trial, data: ReportInput) -> bool:
+    """False for what costs less than the cheapest that is as likely as required."""
+    assert data.recommendation is not None
+    known = data.confidence
+    walked = known is not None and known.satisfied is True and data.recommendation.rule == "cheapest"
+    return not walked or price_of(trial) >= price_of(data.recommendation.trial)
 
 
 def _lowest(trials: Iterable[Trial], metric: str) -> Trial | None:
