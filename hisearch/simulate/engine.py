@@ -198,7 +198,6 @@ def simulate_fleet(
     _prepare([pool_arrays.entry_of(pool.plan, fleet_arrays.ROLES[pool.role]) for pool in plan.pools])
     node_rooms = [node_limit(pool, trace) for pool in plan.pools]
     log_limit = _log_limit(trace) if log else 0
-    stamped = False
     while True:
         fleet, sims = allocate(
             plan,
@@ -211,14 +210,10 @@ def simulate_fleet(
             log_limit=log_limit,
             pooled=pooled,
             models=request_models.model if len(request_models.names) > 1 else None,
-            stamped=stamped,
         )
         end_s, horizon_reached, faulty = cluster.run(fleet)
         if fleet.counters[fl.SHORT]:
             plan = _with_more_spare(plan)
-            continue
-        if fleet.counters[fl.UNSTAMPED]:
-            stamped = True
             continue
         if faulty < 0:
             break
@@ -296,13 +291,11 @@ def allocate(
     log_limit: int = 0,
     pooled: bool = False,
     models: I4 | None = None,
-    stamped: bool = False,
 ) -> tuple[fl.Fleet, list[la.Sim]]:
     """The arrays of a run for ``kernels.fleet.cluster.run``: shared ones and those of each pool.
 
     rooms: cache-tree nodes of each pool. log_limit: steps to log; 0: none. models: index of each request's model among
-    the plan's, shape (N,); None for a single model. stamped: with what the trimming of a router's tree needs. All else
-    is that of ``simulate_fleet``.
+    the plan's, shape (N,); None for a single model. All else is that of ``simulate_fleet``.
     """
     arrays = front_end.delayed(
         agent_arrays.arrays_of(trace, plan.pools[0].plan.agents),
@@ -321,7 +314,6 @@ def allocate(
         pooled=pooled,
         agents=trace.agents,
         models=models,
-        stamped=stamped,
     )
     single_token = np.ones(len(trace), np.int64)
     prompts = arrays._replace(output_tokens=single_token, max_output_tokens=single_token)

@@ -50,7 +50,7 @@ class LoneRouter:
         self._fleet = _fleet(
             trace, routing_arrays(
                 ((router, RouterSpec()),), np.concatenate([front, back]).view(np.recarray), fronts, trace, None,
-                seed=seed, stamped=True,
+                seed=seed,
             ), seed,
         )  # fmt: skip
         members.reset(self._fleet)

@@ -11,6 +11,7 @@ from hypothesis import assume, currently_in_test_context
 from hypothesis import strategies as st
 
 from hisearch.base.policies import PREFETCHES, WRITE_POLICIES
+from hisearch.kernels.cache import eviction
 from hisearch.kernels.fleet import cluster
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
@@ -484,7 +485,7 @@ def _check_order(sim: la.Sim, w: int) -> None:
     host |= {int(sim.agents.loaders[w].copies)} if sim.agents.policy.host_pages else set()
     for v in {w, int(sim.agents.loaders[w].pool)} | host:
         assert sim.trees[v].line_places == 0
-        heap = sim.evict_heap[v][: sim.trees[v].heap_size].tolist()
+        heap = eviction.places(sim, v)[: sim.trees[v].heap_size].tolist()
         for slot, d in enumerate(heap):
             assert sim.nodes[d].heap_slot == slot
             assert float(sim.agents.keys[d]) == slow_predicted_call(sim, d)

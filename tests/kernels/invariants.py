@@ -27,9 +27,7 @@ def run_until(system: System, horizon_s: float = math.inf) -> la.Sim:
     """Run a system's kernels and return all their arrays."""
     fleet = FleetPlan((PoolPlan(system.plan, system.workers),), system.router)
     node_records = 50 * len(system.trace) + 1000
-    shared, (sim,) = engine.allocate(
-        fleet, system.trace, [node_records], seed=system.seed, horizon_s=horizon_s, stamped=True
-    )
+    shared, (sim,) = engine.allocate(fleet, system.trace, [node_records], seed=system.seed, horizon_s=horizon_s)
     cluster.run(shared)
     # Settings with which requests preempt each other for ever, or what is being copied fills all memory, are not looked
     # at.
@@ -205,7 +203,7 @@ def _check_queue(sim: la.Sim, v: int, nodes: list[int]) -> set[int]:
 def leaves_of(sim: la.Sim, v: int) -> tuple[list[int], list[int]]:
     """What cache ``v`` may evict: its line, in order, without the places that are empty, and its heap."""
     cache = sim.trees[v]
-    row = sim.evict_heap[v].tolist()
+    row = eviction.places(sim, v).tolist()
     line = row[cache.line_begin : cache.line_end]
     heap = row[cache.line_places : cache.line_places + cache.heap_size]
     assert 0 <= cache.line_begin <= cache.line_end <= cache.line_places

@@ -31,10 +31,12 @@ SHAPE = TraceShape(requests=60, prompt_tokens=60, shared_prefixes=3, fork=0.3, r
 
 
 def _specs(policy: str) -> st.SearchStrategy[RouterSpec]:
-    names = [parameter.name for parameter in ROUTERS[policy].parameters if parameter.name not in SETTINGS[policy]]
+    names = [
+        parameter.name for parameter in ROUTERS[policy].parameters if parameter.name not in SETTINGS.get(policy, {})
+    ]
     return routers().map(
         lambda drawn: RouterSpec.model_validate(
-            {"policy": policy} | {name: getattr(drawn, name) for name in names} | SETTINGS[policy]
+            {"policy": policy} | {name: getattr(drawn, name) for name in names} | SETTINGS.get(policy, {})
         )
     )
 
@@ -92,3 +94,33 @@ def test_choices_equal_those_of_the_slow_reference(policy: str) -> None:
 
     check()
     assert compared > 100
+
+
+@examples(SCRIPTS, always=True)
+@given(spec=_specs("cache_aware"), workers=st.integers(2, 6), seed=st.integers(0, 2**31))
+def test_trees_are_trimmed_as_the_slow_ones_are(spec: RouterSpec, workers: int, seed: int) -> None:
+    script = np.random.default_rng(seed)
+    trace = compiled(random_trace(seed % 1000, SHAPE)).arrays
+    spec = spec.model_copy(update={"max_tree_characters": int(script.integers(1, 600))})
+    lone = LoneRouter(spec, trace, workers, seed=seed)
+    slow = Router(
+        RouterConfig(spec.policy, seed, **{name: getattr(spec, name) for name in ROUTERS.parameters()}), workers
+    )
+    due_s, now = spec.eviction_interval_s, 0.0
+    sent: dict[int, int] = {}
+    for request in range(len(trace.arrival_s)):
+        now += float(script.exponential(0.2))
+        for other in [other for other in sent if script.random() < 0.15]:
+            lone.finish(other, sent.pop(other))
+            slow.finished(other)
+        if now >= due_s:
+            lone.trim()
+            while due_s <= now:
+                due_s += spec.eviction_interval_s
+        path = tree_path(trace, int(trace.prompt_node[request]))
+        expected = slow.dispatch(request, path, now, int(trace.session[request]))
+        place, _ = lone.choose(request, now)
+        assert slow.order[place] == expected, f"request {request} at {now}"
+        assert lone.tree_tokens.tolist() == [slow.tree.size(k) for k in range(workers)]
+        lone.send(request, place)
+        sent[request] = place

@@ -11,7 +11,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hisearch.kernels.fleet import cluster
-from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
@@ -55,14 +54,11 @@ def struck(system: TieredSystem, down_s: float, back_s: float, whole_host: bool)
 
 def run(fleet: FleetPlan, system: System) -> tuple[Any, la.Sim]:
     """The arrays as a run leaves them, of the fleet and of its pool."""
-    records, stamped = engine_module.node_limit(fleet.pools[0], system.trace), False
+    records = engine_module.node_limit(fleet.pools[0], system.trace)
     # Trees of the dead keep their nodes.
     for _ in range(4):
-        arrays, (sim,) = engine_module.allocate(fleet, system.trace, [records], seed=system.seed, stamped=stamped)
+        arrays, (sim,) = engine_module.allocate(fleet, system.trace, [records], seed=system.seed)
         _, _, faulty = cluster.run(arrays)
-        if arrays.counters[fl.UNSTAMPED]:
-            stamped = True
-            continue
         if faulty < 0:
             return arrays, sim
         if sim.counters[la.FAULT] != la.NODE_POOL_FULL:

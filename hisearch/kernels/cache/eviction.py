@@ -2,8 +2,8 @@
 
 Each cache has a heap. In order of recency a leaf that may go from now on is nearly always later in the order than all
 others, or earlier: such leaves stand in a *line* instead, which they join and leave without a look at the others; only
-who belongs in the middle of it is in the heap. Both are in the cache's row of ``evict_heap``: the line in its first
-``line_places`` places, in order from ``line_begin`` to before ``line_end``, with -1 where a leaf has left it, though
+who belongs in the middle of it is in the heap. Both are in the cache's places of ``evict_heap``: the line in the first
+``line_places`` of them, in order from ``line_begin`` to before ``line_end``, with -1 where a leaf has left it, though
 not at its ends; the heap behind them.
 """
 
@@ -44,12 +44,19 @@ def _before(sim, policy, a, b):
 
 
 @kernel
+def places(sim, v):
+    """Places of cache ``v``'s line and heap."""
+    cache = sim.trees[v]
+    return sim.evict_heap[cache.first_place : cache.first_place + cache.places]
+
+
+@kernel
 def begin(sim, v, policy):
     """An empty order of cache ``v``'s leaves by ``policy``."""
     cache = sim.trees[v]
     cache.eviction = policy
     by_recency = _BY_RECENCY >> policy & 1
-    cache.line_places = min(_LINE_PLACES, sim.evict_heap.shape[1] // 2) if by_recency else 0
+    cache.line_places = min(_LINE_PLACES, cache.places // 2) if by_recency else 0
     cache.line_begin = 0
     cache.line_end = 0
     cache.heap_size = 0
@@ -66,10 +73,10 @@ def some(sim, v):
 def first(sim, v):
     """The leaf that goes first, or -1."""
     cache = sim.trees[v]
-    top = sim.evict_heap[v, cache.line_places] if cache.heap_size > 0 else -1
+    top = sim.evict_heap[cache.first_place + cache.line_places] if cache.heap_size > 0 else -1
     if cache.line_begin == cache.line_end:
         return np.int64(top)
-    d = sim.evict_heap[v, cache.line_begin]
+    d = sim.evict_heap[cache.first_place + cache.line_begin]
     if top >= 0 and _before(sim, cache.eviction, top, d):
         return np.int64(top)
     return np.int64(d)
@@ -91,13 +98,13 @@ _sift, _push, _remove = indexed_heap(_goes_before, _note_slot)
 @kernel
 def _heap(sim, v):
     """Cache ``v``'s heap, behind its line."""
-    return sim.evict_heap[v][sim.trees[v].line_places :]
+    return places(sim, v)[sim.trees[v].line_places :]
 
 
 @kernel
 def _stand(sim, v, d, place):
     """Leaf ``d`` stands at ``place`` of cache ``v``'s line."""
-    sim.evict_heap[v, place] = d
+    sim.evict_heap[sim.trees[v].first_place + place] = d
     sim.nodes[d].heap_slot = LINE + place
 
 
@@ -105,7 +112,7 @@ def _stand(sim, v, d, place):
 def _close_ranks(sim, v):
     """The line has reached the end of its room: it moves up to the front, and gets more where it fills half of that."""
     cache = sim.trees[v]
-    row = sim.evict_heap[v]
+    row = places(sim, v)
     count = 0
     for place in range(cache.line_begin, cache.line_end):
         if row[place] >= 0:
@@ -130,7 +137,7 @@ def _joins_line(sim, v, d):
         cache.line_end = 1
         _stand(sim, v, d, 0)
         return True
-    row = sim.evict_heap[v]
+    row = places(sim, v)
     place = cache.line_end
     if _before(sim, cache.eviction, d, row[place - 1]):
         if cache.line_begin > 0 and _before(sim, cache.eviction, d, row[cache.line_begin]):
@@ -186,7 +193,7 @@ def withdraw(sim, v, d):
     cache = sim.trees[v]
     if slot >= LINE:
         node.heap_slot = -1
-        row = sim.evict_heap[v]
+        row = places(sim, v)
         row[slot - LINE] = -1
         while cache.line_begin < cache.line_end and row[cache.line_begin] < 0:
             cache.line_begin += 1

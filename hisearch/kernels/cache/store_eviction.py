@@ -39,7 +39,7 @@ def expire(sim, v, d):
 def _sweep_leaves(sim, v, h, now):
     cache = sim.trees[h]
     for place in range(cache.line_begin, cache.line_end):
-        d = sim.evict_heap[h, place]
+        d = sim.evict_heap[cache.first_place + place]
         if d >= 0 and expired(sim, v, d, now):
             expire(sim, v, d)
     dropped = True
@@ -47,8 +47,9 @@ def _sweep_leaves(sim, v, h, now):
         dropped = False
         for slot in range(cache.heap_size - 1, -1, -1):
             # Dropping one moves another into its slot, or further up; hence once more, until nothing is found.
-            if slot < cache.heap_size and expired(sim, v, sim.evict_heap[h, cache.line_places + slot], now):
-                expire(sim, v, sim.evict_heap[h, cache.line_places + slot])
+            place = cache.first_place + cache.line_places + slot
+            if slot < cache.heap_size and expired(sim, v, sim.evict_heap[place], now):
+                expire(sim, v, sim.evict_heap[place])
                 dropped = True
 
 

@@ -219,8 +219,6 @@ def run(fleet):
                 pools.update_next_event(fleet, q)
         elif arrival <= event and arrival <= action_s:
             dispatch.arrive(fleet, r, is_open, now)
-            if fleet.counters[fl.UNSTAMPED]:
-                return last, 0, -1
         elif action_s <= event:
             dispatch.act(fleet, kv_transfer.pop(fleet), now)
         else:

@@ -154,7 +154,7 @@ def _free_leaf_below(sim, w, d):
     for place in range(cache.line_begin, cache.line_places + cache.heap_size):
         if cache.line_end <= place < cache.line_places:
             continue
-        leaf = sim.evict_heap[v, place]
+        leaf = sim.evict_heap[cache.first_place + place]
         above = leaf
         while above >= 0 and not nodes.is_root(sim, above) and above != d:
             above = sim.nodes[above].parent

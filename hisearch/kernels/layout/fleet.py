@@ -81,6 +81,19 @@ TREE_NODE = np.dtype(
     align=True,
 )
 
+#: cache_aware: what a worker that holds a node of the router's tree has of it.
+TREE_END = np.dtype(
+    [
+        ("stamp", "i4"),  # clock at which the node was stamped for it; 0: never
+        ("children", "i4"),  # nodes right below that it holds as well
+        ("row", "i4"),  # of Fleet.tree_ends: row of Fleet.shared_ends that has all this instead; 0: one worker holds it
+    ],
+    align=True,
+)
+
+#: cache_aware: a stamp, in a worker's line of them. next: the one after it; 0: none.
+TREE_STAMP = np.dtype([("at", "i4"), ("node", "i4"), ("next", "i4")], align=True)
+
 #: A request that was sent, for indexes that forget the prompts that a member was sent first. next: the one sent to the
 #: same member after it; 0: none. Sends are numbered from 1.
 SEND = np.dtype([("at_s", "f8"), ("request", "i4"), ("next", "i4")], align=True)
@@ -225,10 +238,11 @@ FLEET = np.dtype(
 # Columns of Fleet.counters. NEXT_OPEN: first turns delivered; PENDING: follow-ups in the heap; LATE: requests whose
 # first token was late; EVENTS: handled by the event loop; ACTIONS: size of the heap of Fleet.action_heap; INCIDENTS:
 # those that have happened; SHORT: 1 where an autoscaler has no member left to start, which voids the run; POOLED:
-# requests of Fleet.pool that have arrived; UNSTAMPED: 1 where a router's tree is to be trimmed, for which Fleet.stamps
-# is needed: it voids the run; SENDS: requests in Fleet.sends.
-NEXT_OPEN, PENDING, LATE, EVENTS, ACTIONS, INCIDENTS, SHORT, POOLED, UNSTAMPED, SENDS = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
-COUNTERS = 10
+# requests of Fleet.pool that have arrived; SENDS: requests in Fleet.sends; TREE_STAMPS, SHARED_ENDS: those in use of
+# Fleet.tree_stamps and Fleet.shared_ends.
+NEXT_OPEN, PENDING, LATE, EVENTS, ACTIONS, INCIDENTS, SHORT, POOLED, SENDS = 0, 1, 2, 3, 4, 5, 6, 7, 8
+TREE_STAMPS, SHARED_ENDS = 9, 10
+COUNTERS = 11
 
 
 class Trace(Handle):
@@ -268,9 +282,9 @@ class Fleet(Handle):
     keys, winners (4 routes, 2 * a power of two not below W): tournament trees of the least and the most loaded members
         (see ``tournament``), four rows per route.
     prefix_index (M, words): bits of the places whose members hold a trace node, approximate or exact. tree (M, models):
-        see TREE_NODE, of length 1 without cache_aware. stamps (M, W of fronts): by which a worker's nodes are trimmed,
-        of length 0 where nothing is; of indexes of blocks the send that last touched them. tree_nodes (models, M):
-        trace nodes in each tree, in no order, as many as ``ROUTE.tree_size`` says; of length 0 without stamps.
+        see TREE_NODE, of length 1 without cache_aware. tree_ends (M, models), shared_ends (M models + 1, W of fronts),
+        tree_stamps: see TREE_END, TREE_STAMP; of length 0 where no tree can grow to be trimmed.
+    stamps (M, W of fronts): of indexes of blocks the send that last touched a node; of length 0 without any.
     sends: see SEND; of length 1 without an index of blocks. active (M, W of fronts): dynamo_kv: requests in flight on a
         worker whose prompts have a node, of length 0 without it; uncached (N,): see UNCACHED.
     affinity (N,): consistent_hash: where on the ring a request's key lies; consistent_hashing: the key's hash. ring
@@ -315,8 +329,10 @@ class Fleet(Handle):
         "path": Array("i4", 1),
         "prefix_index": Array("u8", 2),
         "tree": Array(TREE_NODE, 2),
+        "tree_ends": Array(TREE_END, 2),
+        "shared_ends": Array(TREE_END, 2),
+        "tree_stamps": Array(TREE_STAMP, 1),
         "stamps": Array("i4", 2),
-        "tree_nodes": Array("i4", 2),
         "sends": Array(SEND, 1),
         "active": Array("i4", 2),
         "uncached": Array(UNCACHED, 1),

@@ -281,7 +281,8 @@ class Sim(Handle):
         (W, blocks), kv_buckets (W, a power of two), held (N,) and kv_tables (W max_running, pages of all groups):
         blocks of running requests, with next_tables (W max_running,), the list of free tables.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
-    finish_heap, batch (W, max_running); evict_heap (trees, 2 leaves): request and node indices.
+    finish_heap, batch (W, max_running); request indices; evict_heap: nodes, those of each tree in its
+        ``TREE.places``.
     launches (2 W,), prompts (2 W, max_running): outstanding steps of SGLang and TensorRT-LLM, and the requests whose
         prompts they compute, in rows 2 w + serial of the step mod 2.
     ends (2 W, max_running + 1): SGLang without radix cache: tokens left and held of requests, by tokens left; scratch.
@@ -372,7 +373,7 @@ class Sim(Handle):
         "ends": Array("f8", 2),
         "queue_order": Array("i4", 2),
         "shuffle_rng": Array("u8", 1),
-        "evict_heap": Array("i4", 2),
+        "evict_heap": Array("i4", 1),
         "pinned": Array("i1", 1),
         "ends_by_limit": Array("i1", 1),
         "accepted": Array("f8", 1),

@@ -62,6 +62,8 @@ TREE = np.dtype(
         ("shadows", "i4"),  # store, arc: first of its additional trees
         ("head", "i4"),  # free queue
         ("tail", "i4"),
+        ("first_place", "i8"),  # of its places in Sim.evict_heap
+        ("places", "i8"),
         ("heap_size", "i4"),  # leaves that may be evicted, see eviction
         ("line_places", "i4"),
         ("line_begin", "i4"),

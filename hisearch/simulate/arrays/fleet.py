@@ -50,12 +50,11 @@ def allocate(
     pooled: bool = False,
     agents: AgentArrays | None = None,
     models: I4 | None = None,
-    stamped: bool = False,
 ) -> Any:
     """The arrays that pools share; ``sims`` is filled in once they have been made.
 
     ``pooled``: see ``simulate.engine.simulate_fleet``. ``models``: number of each request's model among the plan's,
-    shape (N,); None where there is but one. ``stamped``: see ``routing.routing_arrays``.
+    shape (N,); None where there is but one.
     """
     count = len(trace.arrival_s)
     members = _members(plan)
@@ -81,7 +80,7 @@ def allocate(
         follower_next=after,
         pool=pool.astype(np.int32),
         **gates,
-        **routing_arrays(plan.routers, routes, members, trace, models, seed=seed, stamped=stamped),
+        **routing_arrays(plan.routers, routes, members, trace, models, seed=seed),
         transfer=_transfer(plan),
         kv_transfers=records(count if plan.transfers_kv or plan.may_lack_workers else 1, fl.KV_TRANSFER),
         action_heap=np.empty(count if plan.transfers_kv or plan.may_lack_workers else 1, np.int32),

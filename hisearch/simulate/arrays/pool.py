@@ -204,11 +204,25 @@ def _shuffle_streams(seed: int, workers: int) -> np.ndarray:
     return np.array([rng.next_u64(state) for _ in range(workers)], np.uint64)
 
 
-def _most_leaves(plan: WorkerPlan, config: Any, nodes: int) -> int:
-    """Most leaves of a cache, each of a page or more; twice as many for a store, which may also remember some."""
-    pages = [int(config.capacity_pages), int(config.host_pages), *(2 * p + 1 for p in tier_arrays.store_pages(plan))]
-    objects = nodes if plan.agents is not None else 0
-    return min(nodes, max(pages) + 1 + objects)
+def _give_places(trees: Any, plan: WorkerPlan, config: Any, nodes: int, workers: int) -> int:
+    """Give each of ``trees`` places for its leaves, each of which is a page or more; returns how many there are.
+
+    They are twice the leaves for a heap and a line; a store has twice as many again, as it may also remember some.
+    """
+    if plan.agents is not None:
+        # Objects are leaves of their own.
+        leaves = np.full(len(trees), nodes)
+    else:
+        # All but workers' caches and, at the end, their host pools are stores.
+        stores = [2 * pages + 1 for pages in tier_arrays.store_pages(plan)]
+        leaves = np.full(len(trees), max(stores, default=0) + 1)
+        leaves[:workers] = int(config.capacity_pages) + 1
+        if config.host_pages > 0:
+            leaves[-workers:] = int(config.host_pages) + 1
+    trees["places"] = 2 * np.minimum(leaves, nodes)
+    ends = np.cumsum(trees["places"])
+    trees["first_place"] = ends - trees["places"]
+    return int(ends[-1])
 
 
 def allocate(
@@ -258,6 +272,7 @@ def allocate(
         )
     order = QUEUE_ORDERS[plan.engine.schedule]
     radix = config.engine == la.SGLANG and config.role != fl.DECODE
+    leaves = _give_places(tree_records, plan, config, nodes, workers) if radix or pools else 0
     # With storage the queue keeps its order between passes that sort it (see ``sglang.order``).
     sorts = radix and (order.every_pass or (len(plan.tiers) > 1 and config.schedule != la.FCFS))
     priorities = EVICTIONS[plan.engine.eviction].priorities or tier_arrays.by_priority(plan)
@@ -307,7 +322,7 @@ def allocate(
         ends=np.empty((2 * workers, config.max_running + 1) if ends else (1, 1), np.float64),
         queue_order=np.empty((2, count if sorts else 1), np.int32),
         shuffle_rng=_shuffle_streams(seed, workers),
-        evict_heap=np.empty((trees, 2 * _most_leaves(plan, config, nodes) if radix or pools else 1), np.int32),
+        evict_heap=np.empty(leaves, np.int32),
         pinned=pinned,
         ends_by_limit=ends_by_limit.astype(np.int8),
         accepted=draft_arrays.accepted(plan),

@@ -91,7 +91,6 @@ def routing_arrays(
     models: I4 | None,
     *,
     seed: int,
-    stamped: bool,
 ) -> dict[str, Any]:
     """Fields of ``layout.fleet.Fleet`` that routers use.
 
@@ -102,7 +101,6 @@ def routing_arrays(
         trace: whose requests are sent.
         models: number of each request's model, shape (N,); None with a single one.
         seed: of the run; decides the order in which routers have their workers.
-        stamped: with stamps for the trimming of trees: a number for each trace node and front worker.
     """
     fronts = [front for front, _ in routers]
     trees = any(front.policy == "cache_aware" for front in fronts)
@@ -134,8 +132,8 @@ def routing_arrays(
         "winners": np.empty((len(routes) * flow.ROWS, 2 * leaves), np.int32),
         "prefix_index": np.zeros((nodes if trees or pictures else 1, int(routes["words"].sum())), np.uint64),
         "tree": np.zeros((nodes if trees else 1, len(routers)), fl.TREE_NODE).view(np.recarray),
-        "stamps": np.zeros((nodes, front_members) if indexed or (trees and stamped) else (0, 0), np.int32),
-        "tree_nodes": np.empty((len(routers), nodes) if trees and (indexed or stamped) else (0, 0), np.int32),
+        **_trimming(routes, trace, len(routers), front_members),
+        "stamps": np.zeros((nodes, front_members) if indexed else (0, 0), np.int32),
         "sends": records(1 + sum(int(row["window_places"]) // 2 for row in indexed), fl.SEND),
         "active": np.zeros((nodes, front_members) if counting else (0, 0), np.int32),
         "uncached": records(len(trace.arrival_s) if counting else 0, fl.UNCACHED),
@@ -149,6 +147,21 @@ def routing_arrays(
         "sent_s": np.empty(window),
         "bounds": np.zeros(len(members), np.int64),
         "lengths": np.empty(window, np.int64),
+    }
+
+
+def _trimming(routes: Any, trace: TraceArrays, models: int, front_members: int) -> dict[str, Any]:
+    """Fields of ``layout.fleet.Fleet`` for the trimming of cache_aware's trees, where all prompts make one so large."""
+    trees = routes[routes["policy"] == ROUTERS.code("cache_aware")]
+    tokens = int((trace.end_tokens - trace.start_tokens).sum())
+    trims = bool((trees["max_tree_characters"] / trees["characters_per_token"] < tokens).any())
+    nodes = len(trace.parent) if trims else 0
+    # At each send one, and at every eighth match.
+    stamps = 1 + int(trees["window_places"].sum()) if trims else 0
+    return {
+        "tree_ends": np.zeros((nodes, models), fl.TREE_END).view(np.recarray),
+        "shared_ends": np.zeros((nodes * models + 1 if trims else 0, front_members), fl.TREE_END).view(np.recarray),
+        "tree_stamps": records(stamps, fl.TREE_STAMP),
     }
 
 
