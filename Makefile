@@ -35,9 +35,9 @@ wheel: $(INSTALLED) ## Build dist/hisearch-*.whl with kernels compiled for this 
 
 test: $(STAMP) ## Set up, then run what a change can break in a normal day
 	@$(BIN)/python -c '$(PREPARE)'
-	$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -q -m "not slow"
 
-test-slow: $(STAMP) ## Run the rest: slow tests, and every property test at five times as many examples (all: HISEARCH_FULL=all)
+test-slow: $(STAMP) ## Run the rest: slow tests, and every property test at ten times as many examples (all: HISEARCH_FULL=all)
 	@$(BIN)/python -c '$(PREPARE)'
 	HISEARCH_FULL=$(or $(HISEARCH_FULL),1) $(BIN)/python -m pytest -n auto --dist worksteal -q -m "slow or property"
 

@@ -1,7 +1,7 @@
 """Property tests look at the same examples every time; at fresh ones with ``$HISEARCH_EXAMPLES`` set.
 
 So a change is told from luck. Tests by ``tests.kernels.systems.examples`` take its value for their number too. They
-look at a tenth of their examples, at half with ``$HISEARCH_FULL`` set, at all with it set to ``all``.
+look at a twentieth of their examples, at half with ``$HISEARCH_FULL`` set, at all with it set to ``all``.
 
 Tests that would begin after ``$HISEARCH_UNTIL``, seconds since 1970, are skipped: a slow machine answers in time too,
 and says how many it left out.

@@ -47,6 +47,7 @@ def test_step_costs_are_timed_whatever_they_are(monkeypatch: pytest.MonkeyPatch)
     assert compared.ratio == max(1e9 * point.request_s for point in compared.points) > 0
 
 
+@pytest.mark.slow
 def test_stage_1_is_timed_on_a_thousand_combinations() -> None:
     combinations, steps = latency.screening()()
     assert combinations >= 1000

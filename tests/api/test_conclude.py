@@ -17,7 +17,7 @@ from hisearch.api.studies.study import load_study
 from hisearch.report.data.stored import CONFIDENCE
 from hisearch.search.confidence.assessment import Assessor
 from hisearch.search.confidence.uncertainty import Uncertainty, normal_draws
-from tests.api.documents import STUDY
+from tests.cli.documents import CHECKED_STUDY
 
 DRAWS = 16
 
@@ -25,7 +25,7 @@ DRAWS = 16
 @pytest.fixture(scope="module")
 def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("study") / "small.yaml"
-    path.write_text(STUDY + f"  confidence: {{draws: {DRAWS}, candidate_draws: 4}}\n")
+    path.write_text(CHECKED_STUDY + f"  confidence: {{draws: {DRAWS}, candidate_draws: 4}}\n")
     return path
 
 
@@ -104,11 +104,11 @@ def test_slower_steps_never_raise_the_share_of_good_requests_by_much(result: Stu
 
 
 def test_l6_workers_change_nothing(result: StudyResult, study_file: Path, tmp_path: Path) -> None:
-    other = load_study(study_file).run(workers=3, run_dir=tmp_path / "run")
+    other = load_study(study_file).run(workers=2, run_dir=tmp_path / "run")
     assert record(other) == record(result)
 
 
-@pytest.mark.parametrize("kept", [1, 9, 30])
+@pytest.mark.parametrize("kept", [9, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 30))])
 def test_l9_a_killed_conclusion_goes_on_where_it_was(
     result: StudyResult, study_file: Path, tmp_path: Path, kept: int
 ) -> None:
@@ -198,7 +198,10 @@ def test_another_rule_and_a_probability_are_asked_of_a_finished_run(
     assert "A probability of at least 99 % is required" in strict.confidence.summary
 
 
-@pytest.mark.parametrize("rule", ["best_value", "lowest_latency", "most_headroom"])
+@pytest.mark.parametrize(
+    "rule",
+    ["best_value", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("lowest_latency", "most_headroom"))],
+)
 def test_a_probability_goes_with_every_rule_and_is_confirmed(
     result: StudyResult, study_file: Path, tmp_path: Path, rule: str
 ) -> None:
@@ -234,7 +237,7 @@ def test_no_draws_and_no_what_ifs_leave_nothing_but_the_rules(study_file: Path, 
 
 
 def test_prices_of_the_space_have_ranges(study_file: Path) -> None:
-    study = load_study(study_file)
+    study = load_study(study_file, ["spec.space.cache.tiers=[{media: [ddr5], gib: [0, 64]}]"])
     from hisearch.search.evaluate.simulation import Simulation
 
     price_ranges = {

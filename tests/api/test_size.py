@@ -31,6 +31,13 @@ TINY = (
 )  # fmt: skip
 
 
+#: With few checks, of requests enough to judge a steady load by.
+SMALL = (
+    "spec.budget.simulations=24", "spec.confidence={draws: 16, what_if: 0}",
+    "spec.workload.trace.generator.requests=600",
+)  # fmt: skip
+
+
 def answer(slo: str = "ttft p90 < 1s, tpot p90 < 50ms", **changes: Any) -> SearchOutcome:
     """Of a search alone, without a run folder."""
     parts: dict[str, Any] = {
@@ -50,7 +57,7 @@ def usd(outcome: SearchOutcome) -> float:
 def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     return hisearch.size(
         "llama-3.1-8b", "ttft p95 < 1s, tpot p95 < 50ms", input=1000, output=200, rate=2, gpu="h100-sxm",
-        overrides=["spec.budget.simulations=24"], workers=2, run_dir=tmp_path_factory.mktemp("size") / "run",
+        overrides=SMALL, workers=2, run_dir=tmp_path_factory.mktemp("size") / "run",
     )  # fmt: skip
 
 

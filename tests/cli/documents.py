@@ -8,6 +8,9 @@ GENERATOR = """\
         output: {{distribution: constant, scale_tokens: 40}}
 """
 
+#: Few checks of the answer: they are most of a small study's work.
+FEW_CHECKS = "  confidence: {draws: 8, candidate_draws: 2, fresh_draws: 8, what_if: 0}\n"
+
 STUDY = f"""\
 apiVersion: hisearch/v1
 kind: Study
@@ -31,7 +34,15 @@ spec:
       max_replicas: 4
     cache: {{tiers: []}}
   budget: {{simulations: 24, seconds: 300}}
-"""
+{FEW_CHECKS}"""
+
+#: The same with all checks of the answer, of requests fewer and longer, so that they are quick.
+CHECKED_STUDY = (
+    STUDY.replace(FEW_CHECKS, "")
+    .replace("rate_rps: 20.0", "rate_rps: 4.0")
+    .replace("mean_log: 6.0", "mean_log: 7.3")
+    .replace("scale_tokens: 40", "scale_tokens: 200")
+)
 
 DEPLOYMENT = """\
 apiVersion: hisearch/v1

@@ -179,7 +179,7 @@ def test_cutting_to_nothing_is_refused() -> None:
         first_requests(trace, 0)
 
 
-@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz", "t.parquet"])
+@pytest.mark.parametrize("name", ["t.jsonl", pytest.param("t.jsonl.gz", marks=pytest.mark.slow), "t.parquet"])
 def test_rows_left_out_at_import_are_said_by_all_that_read_the_trace(
     hisearch: Hisearch, workdir: Path, name: str
 ) -> None:

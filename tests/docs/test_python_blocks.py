@@ -18,7 +18,9 @@ from tests.docs.pages import PAGES, ROOT, Snippet, blocks
 BLOCKS = [block for page in PAGES for block in blocks(page, "python")]
 
 #: What keeps a study of a page short.
-SHORT = ("spec.budget.simulations=40", "spec.workload.limit=300", "spec.confidence.draws=0")
+SHORT = (
+    "spec.budget.simulations=24", "spec.workload.limit=300", "spec.confidence.draws=0", "spec.confidence.what_if=0",
+)  # fmt: skip
 
 
 @pytest.fixture

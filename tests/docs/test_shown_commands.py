@@ -61,7 +61,7 @@ ELSEWHERE = {
 SLOW = {
     "agents.md", "cache-tiers.md", "capacity.md", "choose-a-gpu.md", "cli.md", "confidence.md", "disaggregate.md",
     "fp8.md", "growth.md", "own-model.md", "own-trace.md", "prices.md", "report.md", "runs.md", "size.md",
-    "speculate.md", "traces.md", "verify.md", "verify-own-server.md",
+    "speculate.md", "start.md", "traces.md", "verify.md", "verify-own-server.md",
 }  # fmt: skip
 #: Other programs -> why their lines are not run.
 OTHERS = {

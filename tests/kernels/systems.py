@@ -63,15 +63,16 @@ KERNEL_SHAPE = TraceShape(requests=30, rate_rps=20.0, prompt_tokens=150, output_
 
 
 def examples(count: int, *, always: bool = False) -> Any:
-    """Hypothesis settings: a tenth of ``count`` examples, half with ``$HISEARCH_FULL`` set, all with it set to ``all``.
+    """Hypothesis settings: a twentieth of ``count`` examples.
 
-    ``$HISEARCH_EXAMPLES``: as many as it says, fresh ones.
+    Half of them with ``$HISEARCH_FULL`` set, all with it set to ``all``. ``$HISEARCH_EXAMPLES``: as many as it says,
+    fresh ones.
 
     ``always``: all of them in any case, where a test counts what its examples come across.
     """
     fresh = os.environ.get("HISEARCH_EXAMPLES")
     full = os.environ.get("HISEARCH_FULL", "")
-    share = 1 if always or full == "all" else 2 if full else 10
+    share = 1 if always or full == "all" else 2 if full else 20
     return settings(
         max_examples=int(fresh) if fresh else -(-count // share),
         derandomize=fresh is None,

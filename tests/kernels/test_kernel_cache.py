@@ -119,6 +119,7 @@ def test_the_second_process_compiles_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled with the jit off")
 @pytest.mark.skipif(prebuilt.target() is None, reason="no wheel is made for this kind of machine")
+@pytest.mark.slow
 def test_kernels_that_came_with_the_installation_are_loaded(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from numba import types\n"

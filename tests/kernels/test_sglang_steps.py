@@ -169,6 +169,7 @@ def test_every_step_equals_the_reference_while_memory_is_short() -> None:
     assert retracted > 200
 
 
+@pytest.mark.slow
 def test_every_step_equals_the_reference_while_many_press() -> None:
     together = 0
 

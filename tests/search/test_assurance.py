@@ -162,6 +162,7 @@ def test_in_any_order_the_first_that_is_likely_enough_is_found(order: list[int],
     assert not outcome.spent
 
 
+@pytest.mark.slow
 def test_what_was_chosen_by_its_draws_looks_likelier_there_than_under_fresh_ones() -> None:
     """Over many seeds: the chosen trial's share on the draws that chose it is too high, on fresh draws it is not."""
     deployments = [make_deployment("fast", 6), make_deployment("dear", 5), make_deployment("fast", 7)]

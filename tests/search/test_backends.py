@@ -109,6 +109,7 @@ def test_a_process_that_is_killed_is_an_error_not_a_hang() -> None:
         list(backend.evaluations(jobs(4)))
 
 
+@pytest.mark.slow
 def test_a_defect_in_another_process_is_not_hidden() -> None:
     with pytest.raises(AttributeError, match="a bug"), Processes(evaluate_broken, 2) as backend:
         list(backend.evaluations(jobs(2)))

@@ -163,7 +163,7 @@ def test_neighbours_beyond_the_budget_are_untried() -> None:
     assert Untried.NEIGHBOURS in runner.untried()
 
 
-@pytest.mark.parametrize("simulations", [150, 400])
+@pytest.mark.parametrize("simulations", [150, pytest.param(400, marks=pytest.mark.slow)])
 def test_a_complete_search_has_looked_at_every_neighbour_or_says_so(simulations: int) -> None:
     problem = make_problem(simulations=simulations)
     outcome: SearchOutcome = search(problem, TrialRunner(SmallChunksAreBetter(), problem.budget, workers=1))

@@ -73,6 +73,7 @@ def test_the_probability_is_the_known_one(replicas: int) -> None:
     assert (assessment.draws, assessment.errors) == (1024, 0)
 
 
+@pytest.mark.slow
 def test_ranges_of_the_probability_cover_it_as_often_as_they_say() -> None:
     """Of independent draws; scrambled Sobol points, which are more even than chance, cover it more often."""
     evaluate = Known()

@@ -43,7 +43,7 @@ def test_l6_the_number_of_workers_changes_nothing(tmp_path: Path, simulations: i
 
 
 def test_another_seed_samples_stage_3_otherwise() -> None:
-    problem = make_problem(simulations=200)
+    problem = make_problem(simulations=120)
     other = Problem(**{**vars(problem), "seed": 1})
     trials = [
         search(each, TrialRunner(FakeEvaluator(), each.budget, workers=1), without=("front", "comparisons")).trials

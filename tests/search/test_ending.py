@@ -66,6 +66,7 @@ def test_a_small_budget_cuts_the_search_short_and_says_so(simulations: int) -> N
     assert ending.brief(recommended=True, run="runs/a").startswith(f"{ending.likely[0]} ")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_cheaper_does_not_count_as_cut_short() -> None:
     ending = run(make_problem(simulations=300)).ending
     assert ending.stopped == "simulations"

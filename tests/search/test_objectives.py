@@ -54,9 +54,14 @@ def searched(problem: Problem, evaluate: FakeEvaluator) -> SearchOutcome:
     return search(problem, runner)
 
 
-def test_a_limit_on_dollars_that_leaves_headroom_changes_no_recommendation() -> None:
+@pytest.fixture(scope="module")
+def free() -> SearchOutcome:
+    """What a search without limits comes to."""
+    return searched(make_problem(), FakeEvaluator())
+
+
+def test_a_limit_on_dollars_that_leaves_headroom_changes_no_recommendation(free: SearchOutcome) -> None:
     problem = make_problem()
-    free = searched(problem, FakeEvaluator())
     assert free.recommendation is not None
     price = free.recommendation.trial.metrics["usd_per_hour"]
     limits = {"usd_per_hour": LimitSpec(at_most=price + 1e-9)}
@@ -67,9 +72,8 @@ def test_a_limit_on_dollars_that_leaves_headroom_changes_no_recommendation() -> 
 
 
 @pytest.mark.slow
-def test_a_limit_below_the_cheapest_leaves_nothing_and_says_which() -> None:
+def test_a_limit_below_the_cheapest_leaves_nothing_and_says_which(free: SearchOutcome) -> None:
     problem = make_problem()
-    free = searched(problem, FakeEvaluator())
     assert free.recommendation is not None
     limits = {"usd_per_hour": LimitSpec(at_most=0.5 * free.recommendation.trial.metrics["usd_per_hour"])}
     none = searched(dataclasses.replace(problem, limits=limits), LimitedEvaluator(limits))
@@ -78,10 +82,9 @@ def test_a_limit_below_the_cheapest_leaves_nothing_and_says_which() -> None:
     assert any(isinstance(check, LimitCheck) for check in none.nearest_miss.slo if not check.holds)
 
 
-def test_sizing_is_not_misled_by_a_limit_that_more_workers_miss_by_more() -> None:
+def test_sizing_is_not_misled_by_a_limit_that_more_workers_miss_by_more(free: SearchOutcome) -> None:
     """Whether the SLO holds decides how many workers are tried: no more where all is too dear."""
     problem = make_problem()
-    free = searched(problem, FakeEvaluator())
     limits = {"usd_per_hour": LimitSpec(at_most=1.0)}
     none = searched(dataclasses.replace(problem, limits=limits), LimitedEvaluator(limits))
     assert none.ending.used <= problem.budget.simulations
@@ -172,6 +175,7 @@ spec:
   objectives: {json.dumps(spec.get("objectives", ["ttft_p99", "usd_per_hour"]))}
   limits: {json.dumps(spec.get("limits", {}))}
   budget: {json.dumps(spec.get("budget", {"simulations": 30}))}
+  confidence: {{draws: 0, what_if: 0}}
 """
     path = folder / "small.yaml"
     path.write_text(text)
@@ -275,6 +279,7 @@ spec:
     profile: roofline
   objectives: [agents_per_accelerator, usd_per_agent_hour]
   budget: {simulations: 60}
+  confidence: {draws: 0, what_if: 0}
 """
 
 

@@ -73,7 +73,7 @@ def study(folder: Path, pools: dict[str, Any], **spec: Any) -> Study:
             "space": space,
             "objectives": list(OBJECTIVES),
             "budget": {"simulations": 200},
-            "confidence": {"at_least": 0},
+            "confidence": {"draws": 0, "what_if": 0},
         }
         | spec,
     }
@@ -221,7 +221,7 @@ def test_a_space_without_pools_is_screened_as_ever(tmp_path: Path) -> None:
 
 
 def test_only_several_pools(tmp_path: Path) -> None:
-    loaded = study(tmp_path, {"unified": False, "disaggregated": DISAGGREGATED}, budget={"simulations": 60})
+    loaded = study(tmp_path, {"unified": False, "disaggregated": DISAGGREGATED}, budget={"simulations": 30})
     result = loaded.run(workers=1, run_dir=tmp_path / "run")
     assert {shape_of(trial.deployment) for trial in result.trials} == {"disaggregated"}
     for trial in result.trials:

@@ -31,6 +31,7 @@ def run(folder: Path, execution: dict[str, Any], workload: dict[str, Any] | None
             "space": space,
             "objectives": ["ttft_p99", "usd_per_hour"],
             "budget": {"simulations": 40},
+            "confidence": {"draws": 0, "what_if": 0},
         },
     }
     path = folder / "awkward.yaml"

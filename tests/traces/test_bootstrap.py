@@ -178,6 +178,7 @@ def test_a_piece_comes_from_as_far_as_its_reach_at_most() -> None:
     assert max(moved) > length_s
 
 
+@pytest.mark.slow
 def test_the_spread_of_a_mean_is_that_of_independent_sessions() -> None:
     """Sessions of the same law at any time: the bootstrap's standard error of a mean is the textbook's."""
     trace = long_trace(2000)
