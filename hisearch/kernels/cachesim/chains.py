@@ -58,10 +58,15 @@ def page_chains(parent, start, end, stored, page_tokens, partial):
 
 
 @kernel
-def fill_chain(room, above, last, tail, tokens, page_tokens, node):
-    """The chain of ``tokens`` tokens that end with ``node``, as the leading part of ``room`` (modified in place)."""
-    length = tokens // page_tokens + (1 if tail[node] >= 0 else 0)
-    b = tail[node] if tail[node] >= 0 else last[node]
+def fill_chain(room, above, last, tail, node):
+    """The chain that ends with ``node``, as the leading part of ``room`` (modified in place)."""
+    deepest = tail[node] if tail[node] >= 0 else last[node]
+    length = 0
+    b = deepest
+    while b >= 0:
+        length += 1
+        b = above[b]
+    b = deepest
     for k in range(length - 1, -1, -1):
         room[k] = b
         b = above[b]

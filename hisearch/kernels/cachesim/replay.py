@@ -108,15 +108,14 @@ def replay(sim, parent, start, end, prompt_node, stored, partial, chains, room, 
     for i in range(len(prompt_node)):
         if pages.expires(sim):
             expiry.advance(sim, sim.time_s[i])
-        prompt = prompt_node[i]
-        chain = fill_chain(room, above, last, tail, end[prompt], sim.config.page_tokens, prompt)
-        hits[i] = min(expiry.living(sim, chain) * sim.config.page_tokens, end[prompt])
+        chain = fill_chain(room, above, last, tail, prompt_node[i])
+        hits[i] = min(expiry.living(sim, chain) * sim.config.page_tokens, end[prompt_node[i]])
         if pages.has(_NEXT_USE, sim):
             count = sequence_items(items, parent, start, end, prompt_node[i], sim.config.page_tokens, partial)
             for k in range(count):
                 sim.users_next[items[k]] += 1
         if not partial:
-            chain = fill_chain(room, above, last, tail, end[stored[i]], sim.config.page_tokens, stored[i])
+            chain = fill_chain(room, above, last, tail, stored[i])
         if len(chain) > 0:
             _store(sim, chain, i, end[stored[i]])
         peak = max(peak, cache.capacity_pages - cache.free_pages)
