@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisearch.score.terms import TermCheck
-from hisearch.search.confidence.assessment import Assessor
+from hisearch.search.confidence.assessment import BATCH, Assessor
 from hisearch.search.confidence.assurance import LONGER, WRONGLY, Assured, Likelihood, Walk, few_of, first_of
 from hisearch.search.confidence.chance_constrained import ChanceConstrained, find_chance_constrained
 from hisearch.search.confidence.conclusion_words import format_chance_constrained
@@ -65,13 +65,15 @@ def share(deployment: DeploymentSpec, draws: int = DRAWS) -> float:
 
 
 def decisive_share(deployment: DeploymentSpec, at_least: float) -> float:
-    """The share of the first draws, or of all where the first leave it open."""
-    first = share(deployment)
-    misses, allowed = round((1 - first) * DRAWS), math.floor((1 - at_least) * DRAWS + 1e-9)
-    deviation = math.floor(math.sqrt(DRAWS * at_least * (1 - at_least)))
-    if not -deviation < misses - allowed <= deviation:
-        return first
-    return share(deployment, LONGER * DRAWS)
+    """The share of the first draws, or of so many more as leave it open."""
+    draws = DRAWS
+    while True:
+        held = share(deployment, draws)
+        misses, allowed = round((1 - held) * draws), math.floor((1 - at_least) * draws + 1e-9)
+        deviation = math.floor(math.sqrt(draws * at_least * (1 - at_least)))
+        if draws == LONGER * DRAWS or not -deviation < misses - allowed <= deviation:
+            return held
+        draws += BATCH
 
 
 @pytest.mark.parametrize("at_least", [0.5, 0.8, 0.9, 0.97])
