@@ -183,7 +183,7 @@ class Assessor:
         key = _digest("what if", deployment.model_dump_json(), sorted(factors.items()), load)
         return self._recorded(key, lambda: simulate(deployment, factors, load))
 
-    def lasts(self, trial: Trial) -> bool | None:
+    def holds_carried_on(self, trial: Trial) -> bool | None:
         """Whether a trial meets the SLO where the study's load is carried on to a steady state.
 
         None where the trace itself is long enough to show one.

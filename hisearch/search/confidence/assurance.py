@@ -7,8 +7,7 @@ of ``confidence.uncertainty``, ordered by how hard they were on the rule's first
 those it may miss, then the others, hardest first. It is rejected once it misses all of the few, or the SLO under more
 draws than the required probability allows. The few are so many that a deployment which is likely enough misses all of
 them in at most ``WRONGLY`` of cases, even if hardness on one told nothing of another; that costs money, never
-certainty. While misses are within a standard deviation of what is allowed, more draws follow, to ``LONGER`` times.
-It is also rejected if it misses the SLO where a trace too short to tell is carried on to a steady state.
+certainty. It is also rejected if it misses the SLO where a trace too short to tell is carried on to a steady state.
 Candidates are skipped if none of their margins is wider than a rejected one's: equally tight ones will miss as often.
 """
 
@@ -19,7 +18,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hisearch.search.confidence.assessment import BATCH, Assessment, Assessor
+from hisearch.search.confidence.assessment import BATCH, Assessor
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.deployments import parameters_of, width_of_formats
 from hisearch.search.model.growth import most_replicas, with_replicas
@@ -32,10 +31,6 @@ from hisearch.search.select.recommend import cheapest
 
 #: Share of likely enough deployments that the first few draws may reject.
 WRONGLY = 0.01
-
-#: Times as many draws, at most, for a deployment whose misses are about as many as are allowed. Chosen for what they
-#: cost: the standard deviation of a probability falls from 3.8 to 2.7 points at 90 % and 64 draws.
-LONGER = 2
 
 
 @dataclass(frozen=True)
@@ -61,14 +56,11 @@ class Likelihood:
         at_least: required probability. limit: most simulations from now on.
         """
         self.looked_at = 0
-        self._assessor, self._at_least, self._limit = assessor, at_least, limit
+        self._assessor, self._limit = assessor, limit
         self._before = assessor.simulations
         draws = len(assessor.uncertainty)
-        self._longer = assessor.under(assessor.uncertainty.longer(LONGER * draws))
-        #: More draws of trials that the first ones left open, by trial.
-        self._more_draws: dict[int, int] = {}
-        self._allowed = _allowed(at_least, draws)
-        self._most_open = self._allowed + _deviation(at_least, draws)
+        #: Draws under which a deployment may miss: the others are at least the required share.
+        self._allowed = math.floor((1.0 - at_least) * draws + 1e-9)
         evaluations = assessor.known(hardest_on.deployment, range(draws))
         worst = [evaluation.worst_violation for evaluation in evaluations]
         hardest = sorted(range(draws), key=lambda number: (-worst[number], number))
@@ -88,7 +80,7 @@ class Likelihood:
         if any(_no_wider(trial, rejected) for rejected in self._rejected):
             return False
         self.looked_at += 1
-        if self._assessor.lasts(trial) is False:
+        if self._assessor.holds_carried_on(trial) is False:
             self._rejected.append(trial)
             return False
         tested = missed = 0
@@ -98,33 +90,11 @@ class Likelihood:
             self._assessor.evaluations([trial.deployment], [batch])
             missed += sum(not evaluation.feasible for evaluation in self._assessor.known(trial.deployment, batch))
             tested += len(batch)
-            if missed > self._most_open or (batch is self._few and missed == len(batch)):
-                return self._reject(trial, missed / tested)
-        return self._decide(trial, missed, tested)
-
-    def _decide(self, trial: Trial, missed: int, tested: int) -> bool:
-        """Whether a trial is likely enough: by the first draws, or by more of them if these leave it open."""
-        draws = len(self._longer.uncertainty)
-        while tested < draws and _is_open(self._at_least, tested, missed):
-            if self.simulations >= self._limit // 2 or self._assessor.out_of_time:  # the rest is for others
-                break
-            batch = range(tested, min(tested + BATCH, draws))
-            self._longer.evaluations([trial.deployment], [batch])
-            missed += sum(not evaluation.feasible for evaluation in self._longer.known(trial.deployment, batch))
-            tested = self._more_draws[trial.number] = batch.stop
-        return missed <= _allowed(self._at_least, tested) or self._reject(trial, missed / tested)
-
-    def _reject(self, trial: Trial, share: float) -> bool:
-        self._shares.append((share, price_of(trial), trial.number, trial))
-        self._rejected.append(trial)
-        return False
-
-    def assess(self, trial: Trial, level: float) -> Assessment:
-        """A trial under the first draws, and under those more that decided on it."""
-        draws = self._more_draws.get(trial.number)
-        if draws is None:
-            return self._assessor.assess([trial], [len(self._assessor.uncertainty)], level)[0]
-        return self._longer.assess([trial], [draws], level)[0]
+            if missed > self._allowed or (batch is self._few and missed == len(batch)):
+                self._shares.append((missed / tested, price_of(trial), trial.number, trial))
+                self._rejected.append(trial)
+                return False
+        return True
 
     def likeliest_rejected(self, usd: float) -> Trial | None:
         """Of what was rejected and costs less than ``usd``, that which missed the least share of its draws."""
@@ -134,22 +104,6 @@ class Likelihood:
     def assured(self, trial: Trial | None, spent: bool = False) -> Assured:
         """The result of the walk."""
         return Assured(trial, self.looked_at, self.simulations, spent)
-
-
-def _allowed(at_least: float, draws: int) -> int:
-    """Draws under which a deployment may miss: the others are at least the required share."""
-    return math.floor((1.0 - at_least) * draws + 1e-9)
-
-
-def _deviation(at_least: float, draws: int) -> int:
-    """Standard deviation of the draws under which a deployment misses that has the required probability."""
-    return math.floor(math.sqrt(draws * at_least * (1.0 - at_least)))
-
-
-def _is_open(at_least: float, draws: int, missed: int) -> bool:
-    """Whether misses are about as many as are allowed: they may be as many by chance."""
-    deviation = _deviation(at_least, draws)
-    return -deviation < missed - _allowed(at_least, draws) <= deviation
 
 
 def few_of(hardest: Sequence[int], at_least: float, allowed: int) -> list[int]:

@@ -48,7 +48,7 @@ def find_chance_constrained(
     assured = first_of(_widening(best, trials), likelihood)
     assessment = None
     if assured.trial is not None:
-        assessment = likelihood.assess(assured.trial, level)
+        assessment = assessor.assess([assured.trial], [assessed.draws], level)[0]
     return ChanceConstrained(assured.trial, assessment, assured.looked_at, assured.simulations, assured.spent)
 
 

@@ -128,7 +128,7 @@ class _Course:
             tuple(setting for setting in changes if least or not setting.trial.feasible),
             load_headroom, purchase, self._nominal(first, recommendation), between,
             self._own_formats(first, recommendation) if satisfied else None, chance_constrained, fresh, self._counts,
-            lasts=self._assessor.lasts(recommendation.trial),
+            lasts=self._assessor.holds_carried_on(recommendation.trial),
         )  # fmt: skip
         return self._concluded(recommendation, load_headroom), conclusion
 
@@ -226,18 +226,19 @@ class _Course:
         at_least, settings = self._settings.required, self._settings
         if at_least is None:
             return self._lasting(first), None, None
-        if self._under_all_draws(first.trial).draws < settings.draws:  # time ran out
-            return first, Assured(None, 0, 0, spent=True), False
+        assessed = self._under_all_draws(first.trial)
         lasts = self._lasts(first.trial)
+        likely = assessed.draws == settings.draws and assessed.all_terms >= at_least - 1e-9
+        if likely and lasts:
+            return first, None, True
+        if assessed.draws < settings.draws:  # time ran out
+            return first, Assured(None, 0, 0, spent=True), False
         self._likelihood = Likelihood(self._assessor, at_least, settings.search, first.trial)
         with self._counting("search for confidence"):
-            if self._likelihood.enough(first.trial):
-                return first, None, True
             assured = self._first_likely(first, self._likelihood)
-        assessed = self._under_all_draws(first.trial)
         if assured.trial is None:
-            return first, assured, assessed.all_terms >= at_least - 1e-9
-        chosen = self._under_all_draws(assured.trial)
+            return first, assured, likely
+        chosen = self._assessor.assess([assured.trial], [settings.draws], settings.level)[0]
         usd = price_of(assured.trial) - price_of(first.trial)
         reason = (
             f"{describe(assured.trial.deployment)} is the first, of {assured.looked_at} looked at in the order of "
@@ -252,7 +253,7 @@ class _Course:
     def _lasts(self, trial: Trial) -> bool:
         """Whether nothing shows that a trial misses the SLO in a steady state."""
         with self._counting("the load carried on"):
-            return self._assessor.lasts(trial) is not False
+            return self._assessor.holds_carried_on(trial) is not False
 
     def _lasting(self, first: Recommendation) -> Recommendation:
         """The first in the rule's order that meets the SLO where its load is carried on; its own if none does."""
@@ -302,11 +303,7 @@ class _Course:
         self._runner.extend(GROWN)
         with self._counting("search for the checkpoint's formats"):
             assured = Walk(problem, self._runner, likelihood, keeps).run()
-            return (
-                None
-                if assured.trial is None
-                else Priced(assured.trial, likelihood.assess(assured.trial, settings.level))
-            )
+        return None if assured.trial is None else Priced(assured.trial, self._under_all_draws(assured.trial))
 
     def _first_likely(self, first: Recommendation, likelihood: Likelihood) -> Assured:
         """The first likely enough trial in the rule's order; for the cheapest, by ascending price."""
@@ -326,10 +323,8 @@ class _Course:
             return fresh.assess([recommendation.trial], [settings.fresh_draws], settings.level)[0]
 
     def _under_all_draws(self, trial: Trial) -> Assessment:
-        """A trial under the draws that the study asks for; more where these left open whether it is likely enough."""
+        """A trial under the draws that the study asks for."""
         with self._counting("draws"):
-            if self._likelihood is not None:
-                return self._likelihood.assess(trial, self._settings.level)
             return self._assessor.assess([trial], [self._settings.draws], self._settings.level)[0]
 
     def _assess(self, recommendation: Recommendation, first: Trial) -> tuple[Assessment | None, tuple[Candidate, ...]]:

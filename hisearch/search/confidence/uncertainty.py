@@ -127,10 +127,6 @@ class Uncertainty:
         drawn = {price.item: price.draw(float(share)) for price, share in zip(self.prices, shares, strict=True)}
         return Draw(number, self.normal[number], trace, drawn)
 
-    def longer(self, count: int) -> Uncertainty:
-        """These draws and the next ones of the same sequences, ``count`` in all."""
-        return replace(self, normal=np.vstack((self.normal, normal_draws(count, self.seed)[len(self) :])))
-
     def fresh(self, count: int) -> Uncertainty:
         """``count`` draws of the same inputs that are independent of these.
 
