@@ -18,8 +18,6 @@ from hisearch.record.workload import END_TOKEN, Row, token_texts
 
 __all__ = ["BLOCK_KEY", "SETTINGS", "draw", "record", "version"]
 
-#: Passes without a batch at the same clock, after which only an arrival can change anything.
-IDLE_PASSES = 100
 #: Steps without a request's end after which requests are taken to preempt each other for ever, as vLLM lets them.
 STALLED_STEPS = 20_000
 
@@ -125,14 +123,19 @@ class _Run:
         self.texts = {str(name): text for name, text in token_texts(case.requests, case.settings[BLOCK_KEY]).items()}
         self.waiting = deque(case.requests)
         self.clock = self.device_free_s = 0.0
+        self.changed = False
         self.outstanding: deque[tuple[Any, list[str], dict[str, Any], float]] = deque()
         self.steps: list[dict[str, Any]] = []
         self.first_token_s: dict[str, float] = {}
 
     def run(self) -> None:
-        """Passes until every request has finished, and its copies have ended where the engine waits for them."""
+        """Passes until every request has finished, and its copies have ended where the engine waits for them.
+
+        An engine without a batch passes again every millisecond. Here it does so at the next event, unless a pass
+        changed something: repeated passes would count look-ups of blocked requests, as often as the clock says.
+        """
         depth = 2 if self.asynchronous else 1
-        idle, finished, steps = 0, 0, 0
+        finished, steps = 0, 0
         while len(self.finish_s) < len(self.rows) or self._copies():
             if len(self.finish_s) > finished:
                 finished, steps = len(self.finish_s), len(self.steps)
@@ -140,17 +143,18 @@ class _Run:
                 raise RuntimeError(f"no request ended in {STALLED_STEPS} steps: requests preempt each other for ever")
             while self.waiting and self.waiting[0]["arrival_s"] <= self.clock:
                 self.scheduler.add_request(self._request(self.waiting.popleft()))
+            self.changed = False
             if self.scheduler.has_requests():
                 self._pass()
             # A pass without a batch takes its place in the queue too; what it noted is taken in when it is served.
             executing = any(output.num_scheduled_tokens for output, *_ in self.outstanding)
             if self.outstanding and (len(self.outstanding) == depth or not self.scheduler.has_requests()):
                 self._process(*self.outstanding.popleft())
-            idle = 0 if executing else idle + 1
-            if executing or (idle < IDLE_PASSES and self.scheduler.has_requests()):
-                continue  # The engine passes again at once: what a pass preempted, the next may admit.
+            changed = self.changed or any(_has_notes(copied) for _, _, copied, _ in self.outstanding)
+            if executing or (changed and self.scheduler.has_requests()):
+                continue  # What a pass preempted or noted, the next may admit.
             if (event_s := self._next_event_s()) is not None:
-                self.clock, idle = event_s, 0
+                self.clock = event_s
             elif len(self.finish_s) < len(self.rows):
                 raise RuntimeError(f"no batch can be formed at {self.clock} s, and no request is to come")
             else:
@@ -181,6 +185,7 @@ class _Run:
         copied: dict[str, Any] = {}
         if self.worker is not None:
             copied = {"kv_connector_output": self.worker.step(output, bool(new), self.device_free_s)}
+        self.changed = bool(output.preempted_req_ids) or (self.worker is not None and self.worker.has_unsubmitted())
         sampling = [request.request_id for request in requests if not request.is_prefill_chunk]
         self.outstanding.append((output, sampling, copied, end_s))
 
@@ -205,6 +210,7 @@ class _Run:
     def _process(self, output: Any, sampling: list[str], copied: dict[str, Any], end_s: float) -> None:
         # A scheduler that was held beyond the step's end takes in its results when it is not held any more.
         self.clock = end_s = max(self.clock, end_s)
+        self.changed |= _has_notes(copied)
         names = list(output.num_scheduled_tokens)
         chosen = set(sampling)
         sampled = [self._next_tokens(name, output) if name in chosen else [] for name in names]
@@ -251,6 +257,11 @@ class _Run:
             pooling_params=None, arrival_time=row["arrival_s"], priority=row.get("priority", 0),
             block_hasher=self.hasher,
         )  # fmt: skip
+
+
+def _has_notes(copied: dict[str, Any]) -> bool:
+    """Whether the engine is told of a copy that ended."""
+    return any(not output.is_empty() for output in copied.values())
 
 
 def model_output(names: list[str], sampled: list[list[int]], **more: Any) -> Any:

@@ -151,6 +151,10 @@ class Worker:
         last = list(dict.fromkeys(name for name in reversed(ended) if name not in finished))
         return [*reversed(last), *(name for name in self.finished if name in finished)]
 
+    def has_unsubmitted(self) -> bool:
+        """Whether the next pass begins copies that this one prepared."""
+        return bool(self.side._unsubmitted_store_jobs)
+
     def ends_s(self) -> list[float]:
         """When the copies end of which the engine does not know yet."""
         return [end_s for stream in (self.to_host, self.to_device) for _, end_s in stream.jobs]
