@@ -9,15 +9,16 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.layout import tiers as tl
 
-#: Knuth's multiplicative hash: spreads neighbouring keys.
-_GOLDEN = 2654435761
+#: Knuth's multiplicative hash spreads groups of this many neighbouring keys (a power of two, by its logarithm). Within
+#: a group they keep their order: blocks of a path are looked up one after another, so that a cache line serves many.
+_GOLDEN, _GROUP_BITS = 2654435761, 8
 
 _insert, _remove = linked_list()
 
 
 @kernel
 def _bucket(sim, key):
-    return ((key * _GOLDEN) >> 12) & (sim.buckets.shape[1] - 1)
+    return (((key >> _GROUP_BITS) * _GOLDEN >> 12) + key) & (sim.buckets.shape[1] - 1)
 
 
 @kernel

@@ -40,14 +40,15 @@ def lookup(sim, v, trace_node, begin, end):
 def begin_load(sim, v, r, begin, end):
     """Begin to load blocks of ``r``, all of which can be hit."""
     block_table.fill_path(sim, lists.path_end(sim, r), begin, end)
-    u = chunk_uses.first_use(sim, r, begin)
+    before = chunk_uses.read_flags(sim, r, begin, end)
     for k in range(begin, end):
         slot = block_table.find(sim, v, sim.path[0, k - begin])
         block = sim.blocks[v, slot]
         if block.users == 0:
             sim.stores[v].evictable -= 1
         block.users += 1
-        u = chunk_uses.use_block(sim, v, r, u, k, slot, chunk_uses.SEEN | chunk_uses.REUSED)
+        chunk_uses.use_block(sim, v, r, k, begin, slot, chunk_uses.SEEN | chunk_uses.REUSED)
+    chunk_uses.write_flags(sim, r, before, begin, end)
 
 
 @kernel
@@ -122,34 +123,19 @@ def begin_store(sim, v, r, begin, end, transfer):
         return -1
     trace_node = lists.path_end(sim, r)
     block_table.fill_path(sim, trace_node, begin, end)
-    keys = sim.path[0]
-    store = sim.stores[v]
     if sim.offloading.threshold > 0:
         _count_offers(sim, v, end - begin)
-    store.marks += 1
-    missing = 0
-    before = chunk_uses.first_use(sim, r, begin)
-    u = before
-    for k in range(begin, end):
-        key = keys[k - begin]
-        slot = chunk_uses.held(sim, v, key)
-        if slot >= 0:
-            sim.blocks[v, slot].group = store.marks
-            if sim.blocks[v, slot].users != chunk_uses.PENDING:
-                u = chunk_uses.use_block(sim, v, r, u, k, slot, chunk_uses.SEEN | chunk_uses.REUSED)
-        elif _is_eligible(sim, v, key):
-            missing += 1
-            u = chunk_uses.use_block(sim, v, r, u, k, -1, chunk_uses.SEEN)
-        after = sim.runs[u].next if u >= 0 else sim.offloaded[r].uses_head
-        if after >= 0 and sim.runs[after].begin == k:
-            u = after
+    before = chunk_uses.read_flags(sim, r, begin, end)
+    missing = _use_offered(sim, v, r, begin, end)
     if sim.offloading.arc:
-        _learn_misses(sim, v, r, before, begin, end)
-    if missing == 0:
-        return 0
-    if not _make_space(sim, v, missing):
+        _learn_misses(sim, v, begin, end)
+    fits = missing == 0 or _make_space(sim, v, missing)
+    if fits:
+        _store(sim, v, r, begin, end, transfer)
+    chunk_uses.write_flags(sim, r, before, begin, end)
+    if not fits:
         return -1
-    _store(sim, v, r, before, begin, end, transfer)
+    store = sim.stores[v]
     store.held += missing
     store.stored += missing
     store.peak = max(store.peak, store.held)
@@ -157,49 +143,60 @@ def begin_store(sim, v, r, begin, end, transfer):
 
 
 @kernel
-def _learn_misses(sim, v, r, before, begin, end):
-    """ARC: adapt to those blocks that ``r`` misses for the first time, the last one first."""
-    keys = sim.path[0]
-    flags = sim.path[1]
-    u = sim.runs[before].next if before >= 0 else sim.offloaded[r].uses_head
+def _use_offered(sim, v, r, begin, end):
+    """Note that ``r`` offers blocks, whose keys are in ``sim.path``; returns how many are missing and may be stored."""
+    store = sim.stores[v]
+    store.marks += 1
+    missing = 0
     for k in range(begin, end):
-        flags[k - begin] = 0
-        if u < 0 or sim.runs[u].begin != k:
-            continue
-        key = keys[k - begin]
-        if chunk_uses.held(sim, v, key) < 0 and not sim.runs[u].mark & chunk_uses.MISSED and _is_eligible(sim, v, key):
-            sim.runs[u].mark |= chunk_uses.MISSED
-            flags[k - begin] = 1
-        u = sim.runs[u].next
-    for k in range(end - 1, begin - 1, -1):
-        if flags[k - begin]:
-            _learn(sim, v, keys[k - begin])
+        key = sim.path[0, k - begin]
+        slot = chunk_uses.held(sim, v, key)
+        if slot >= 0:
+            sim.blocks[v, slot].group = store.marks
+            if sim.blocks[v, slot].users != chunk_uses.PENDING:
+                chunk_uses.use_block(sim, v, r, k, begin, slot, chunk_uses.SEEN | chunk_uses.REUSED)
+        elif _is_eligible(sim, v, key):
+            missing += 1
+            chunk_uses.use_block(sim, v, r, k, begin, -1, chunk_uses.SEEN | chunk_uses.MISSING)
+    return missing
 
 
 @kernel
-def _store(sim, v, r, before, begin, end, transfer):
-    """Insert those of the blocks that are not held and may be stored."""
+def _learn_misses(sim, v, begin, end):
+    """ARC: adapt to those missing blocks that the request misses for the first time, the last one first."""
+    flags = sim.path[1]
+    for k in range(end - begin - 1, -1, -1):
+        if flags[k] & chunk_uses.MISSING and not flags[k] & chunk_uses.MISSED:
+            flags[k] |= chunk_uses.MISSED
+            _learn(sim, v, sim.path[0, k])
+
+
+@kernel
+def _store(sim, v, r, begin, end, transfer):
+    """Insert the missing blocks."""
     keys = sim.path[0]
-    u = sim.runs[before].next if before >= 0 else sim.offloaded[r].uses_head
+    flags = sim.path[1]
     for k in range(begin, end):
-        if u < 0 or sim.runs[u].begin != k:
+        if not flags[k - begin] & chunk_uses.MISSING:
             continue
-        key = keys[k - begin]
-        slot = block_table.find(sim, v, key)
-        is_held = slot >= 0 and sim.blocks[v, slot].list <= tl.FREQUENT
-        if not is_held and _is_eligible(sim, v, key):
-            if slot >= 0:
-                block_table.drop(sim, v, slot)
-            slot = block_table.new(sim, v, key)
-            block = sim.blocks[v, slot]
-            block.users = chunk_uses.PENDING
-            block.writer = transfer
-            if sim.offloading.arc:
-                block_table.append(sim, v, slot, tl.RECENT)
-            else:
-                chunk_uses.insert(sim, v, r, k, slot)
-            sim.runs[u].mark |= chunk_uses.INSERTED
-        u = sim.runs[u].next
+        if sim.offloading.arc:
+            _forget_ghost(sim, v, keys[k - begin])
+        slot = block_table.new(sim, v, keys[k - begin])
+        block = sim.blocks[v, slot]
+        block.users = chunk_uses.PENDING
+        block.writer = transfer
+        if sim.offloading.arc:
+            block_table.append(sim, v, slot, tl.RECENT)
+        else:
+            chunk_uses.insert(sim, v, r, k, slot)
+        flags[k - begin] |= chunk_uses.INSERTED
+
+
+@kernel
+def _forget_ghost(sim, v, key):
+    slot = block_table.find(sim, v, key)
+    if slot >= 0:
+        block_table.drop(sim, v, slot)
 
 
 @kernel

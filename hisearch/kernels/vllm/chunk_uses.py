@@ -1,7 +1,8 @@
 """Uses of blocks in host memory by requests of vLLM's offloading connector as of 0.33, and the order that they give.
 
 Rules, sources and notation: ``chunk_store``. A request's uses are records of ``Sim.runs``, in order of its blocks:
-``begin`` is the block's number, ``mark`` has the flags.
+``begin`` to ``end`` (excluded) are numbers of blocks, ``mark`` has the flags that these share. Calls that change flags
+read them block by block into ``Sim.path[1]``, and write them back.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from hisearch.kernels.traffic import lists
 PENDING = -1
 # Flags of a request's use of a block: seen; stored by it; found; missed, to be stored.
 SEEN, INSERTED, REUSED, MISSED = 1, 2, 4, 8
+#: In ``Sim.path[1]`` alone: the block is missing, and may be stored.
+MISSING = 16
 
 
 @kernel
@@ -26,46 +29,106 @@ def held(sim, v, key):
 
 
 @kernel
-def first_use(sim, r, begin):
-    """The last of ``r``'s uses, which are in order, of a block before ``begin``; -1: there is none."""
+def read_flags(sim, r, begin, end):
+    """Write the flags of ``r``'s uses of blocks ``begin`` to ``end`` to ``sim.path[1]``, 0 without a use.
+
+    Returns the last use that begins before block ``begin``, or -1.
+    """
+    flags = sim.path[1]
+    flags[: end - begin] = 0
     u = sim.offloaded[r].uses_tail
-    if u >= 0 and sim.runs[u].begin < begin:
+    if u >= 0 and sim.runs[u].end <= begin:
         return u
     before = -1
     u = sim.offloaded[r].uses_head
-    while u >= 0 and sim.runs[u].begin < begin:
-        before = u
-        u = sim.runs[u].next
+    while u >= 0 and sim.runs[u].begin < end:
+        use = sim.runs[u]
+        if use.begin < begin:
+            before = u
+        flags[max(use.begin - begin, 0) : max(min(use.end, end) - begin, 0)] = use.mark
+        u = use.next
     return before
 
 
 @kernel
-def use_block(sim, v, r, before, k, slot, flags):
-    """Note that ``r`` uses its block ``k`` (slot -1: not held), behind its use ``before``; returns the use."""
-    offloaded = sim.offloaded[r]
-    u = sim.runs[before].next if before >= 0 else offloaded.uses_head
-    if u < 0 or sim.runs[u].begin != k:
-        after = u
-        u = runs.acquire(sim)
-        sim.runs[u].begin = k
-        sim.runs[u].mark = 0
-        sim.runs[u].next = after
-        if before >= 0:
-            sim.runs[before].next = u
-        else:
-            offloaded.uses_head = u
-        if after < 0:
-            offloaded.uses_tail = u
-    use = sim.runs[u]
-    if not use.mark & SEEN and not sim.offloading.arc:
+def _link(sim, r, before, u):
+    """Let ``r``'s use ``u`` follow its use ``before``; -1: the first, or none."""
+    if before >= 0:
+        sim.runs[before].next = u
+    else:
+        sim.offloaded[r].uses_head = u
+    if u < 0:
+        sim.offloaded[r].uses_tail = before
+
+
+@kernel
+def _new_use(sim, begin, end, flags, after):
+    u = runs.acquire(sim)
+    sim.runs[u].begin = begin
+    sim.runs[u].end = end
+    sim.runs[u].mark = flags
+    sim.runs[u].next = after
+    return u
+
+
+@kernel
+def _clear(sim, r, before, begin, end):
+    """Remove ``r``'s uses of blocks ``begin`` to ``end``, behind its use ``before``; returns the first one behind."""
+    after = sim.runs[before].next if before >= 0 else sim.offloaded[r].uses_head
+    if before >= 0 and sim.runs[before].end > begin:
+        if sim.runs[before].end > end:
+            is_last = after < 0
+            after = _new_use(sim, end, sim.runs[before].end, sim.runs[before].mark, after)
+            if is_last:
+                sim.offloaded[r].uses_tail = after
+        sim.runs[before].end = begin
+    while after >= 0 and sim.runs[after].end <= end:
+        behind = sim.runs[after].next
+        runs.release(sim, after)
+        after = behind
+    if after >= 0 and sim.runs[after].begin < end:
+        sim.runs[after].begin = end
+    _link(sim, r, before, after)
+    return after
+
+
+@kernel
+def write_flags(sim, r, before, begin, end):
+    """Let ``r``'s uses of blocks ``begin`` to ``end`` have the flags in ``sim.path[1]``; ``before``: of the reading.
+
+    Takes at most ``end - begin + 1`` records, which the caller has ensured that there are.
+    """
+    after = _clear(sim, r, before, begin, end)
+    k = begin
+    while k < end:
+        flags = sim.path[1, k - begin] & ~MISSING
+        until = k + 1
+        while until < end and sim.path[1, until - begin] & ~MISSING == flags:
+            until += 1
+        if flags:
+            if before >= 0 and sim.runs[before].end == k and sim.runs[before].mark == flags:
+                sim.runs[before].end = until
+            else:
+                u = _new_use(sim, k, until, flags, after)
+                _link(sim, r, before, u)
+                before = u
+        k = until
+    if after < 0:
+        sim.offloaded[r].uses_tail = before
+
+
+@kernel
+def use_block(sim, v, r, k, begin, slot, flags):
+    """Note in ``sim.path[1]``, read from block ``begin`` on, that ``r`` uses its block ``k`` (slot -1: not held)."""
+    before = sim.path[1, k - begin]
+    if not before & SEEN and not sim.offloading.arc:
         _take_place(sim, v, r)
-        if slot >= 0 and sim.blocks[v, slot].count < offloaded.rank:
+        if slot >= 0 and sim.blocks[v, slot].count < sim.offloaded[r].rank:
             block_table.take_out(sim, v, slot)
             insert(sim, v, r, k, slot)
-    if flags & REUSED and use.mark & INSERTED:
+    if before & INSERTED:
         flags &= ~REUSED
-    use.mark |= flags
-    return u
+    sim.path[1, k - begin] = before | flags
 
 
 @kernel
@@ -117,13 +180,16 @@ def finish(sim, v, r):
     else:
         block_table.move(sim, v, offloaded.place, tl.RECENT)
         rank = _next_rank(sim, v)
+        begin = sim.runs[offloaded.uses_head].begin
+        block_table.fill_path(sim, trace_node, begin, sim.runs[offloaded.uses_tail].end)
         u = offloaded.uses_head
         while u >= 0:
-            slot = held(sim, v, block_table.key_at(sim, trace_node, sim.runs[u].begin))
-            if slot >= 0:
-                sim.blocks[v, slot].count = rank
-                block_table.take_out(sim, v, slot)
-                block_table.insert(sim, v, slot, tl.RECENT, offloaded.place)
+            for k in range(sim.runs[u].begin, sim.runs[u].end):
+                slot = held(sim, v, sim.path[0, k - begin])
+                if slot >= 0:
+                    sim.blocks[v, slot].count = rank
+                    block_table.take_out(sim, v, slot)
+                    block_table.insert(sim, v, slot, tl.RECENT, offloaded.place)
             u = sim.runs[u].next
         block_table.drop(sim, v, offloaded.place)
         offloaded.place = -1
@@ -139,14 +205,19 @@ def finish(sim, v, r):
 @kernel
 def _finish_arc(sim, v, r, trace_node):
     """Under arc, found blocks move to the end of T2, others of ``r`` to their list's: each behind its later ones."""
+    begin = sim.runs[sim.offloaded[r].uses_head].begin
+    block_table.fill_path(sim, trace_node, begin, sim.runs[sim.offloaded[r].uses_tail].end)
     u = _reverse_uses(sim, r)
     while u >= 0:
-        slot = held(sim, v, block_table.key_at(sim, trace_node, sim.runs[u].begin))
-        if slot >= 0 and sim.runs[u].mark & (REUSED | INSERTED):
-            to = tl.FREQUENT if sim.runs[u].mark & REUSED else sim.blocks[v, slot].list
-            block_table.take_out(sim, v, slot)
-            block_table.append(sim, v, slot, to)
-        u = sim.runs[u].next
+        use = sim.runs[u]
+        if use.mark & (REUSED | INSERTED):
+            for k in range(use.end - 1, use.begin - 1, -1):
+                slot = held(sim, v, sim.path[0, k - begin])
+                if slot >= 0:
+                    to = tl.FREQUENT if use.mark & REUSED else sim.blocks[v, slot].list
+                    block_table.take_out(sim, v, slot)
+                    block_table.append(sim, v, slot, to)
+        u = use.next
 
 
 @kernel
