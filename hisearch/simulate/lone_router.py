@@ -83,11 +83,11 @@ class LoneRouter:
 
         flow.join(self._fleet, int(self._fleet.at_place[worker]), request)
 
-    def count_answer(self, request: int, worker: int, change: int) -> None:
+    def count_answer(self, request: int, worker: int, change: int, *, streamed: bool) -> None:
         """The answer to ``request`` of the disaggregated ``worker`` begins (``change`` 1) or ends (-1)."""
         from hisearch.kernels.traffic import flow
 
-        flow.count_answer(self._fleet, int(self._fleet.at_place[worker]), request, change)
+        flow.count_answer(self._fleet, int(self._fleet.at_place[worker]), request, change, streamed)
 
     def first_token(self, request: int, worker: int) -> None:
         """``worker`` has made the first token of ``request``, as a router that tracks blocks is told."""

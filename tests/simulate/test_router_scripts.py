@@ -124,3 +124,16 @@ def test_trees_are_trimmed_as_the_slow_ones_are(spec: RouterSpec, workers: int, 
         assert lone.tree_tokens.tolist() == [slow.tree.size(k) for k in range(workers)]
         lone.send(request, place)
         sent[request] = place
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_sessions_of_streamed_answers_are_not_counted_before_prefill_workers(streamed: bool) -> None:
+    """sglang-router 0.3.2 looks for them in the answer's headers: ``min_group`` then takes any worker."""
+    spec = RouterSpec.model_validate({"policy": "manual", "assignment_mode": "min_group"})
+    trace = compiled(random_trace(3, TraceShape(requests=8, follow_up=0.0))).arrays
+    lone = LoneRouter(spec, trace, 3, disaggregated=True)
+    assert lone.choose(0, drawn=(1, -1)) == (1, True)
+    lone.send(0, 1)
+    lone.count_answer(0, 1, 1, streamed=streamed)
+    taken = {lone.choose(request, drawn=(place, -1))[0] for request, place in ((1, 0), (2, 1), (3, 2))}
+    assert taken == ({0, 1, 2} if streamed else {0, 2})

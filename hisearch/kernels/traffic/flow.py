@@ -184,21 +184,24 @@ def join(fleet, m, r):
 
 
 @kernel
-def count_answer(fleet, m, r, change):
-    """The answer to request ``r`` of disaggregated member ``m`` begins (``change`` 1) or ends (-1)."""
+def count_answer(fleet, m, r, change, streamed):
+    """The answer to request ``r`` of disaggregated member ``m`` begins (``change`` 1) or ends (-1).
+
+    sglang-router 0.3.2 looks for the session of a ``streamed`` answer in the answer's headers, which do not name it.
+    """
     member = fleet.members[m]
     member.streaming += change
-    if _TRACKS_KEYS >> fleet.routes[member.route].policy & 1:
+    if _TRACKS_KEYS >> fleet.routes[member.route].policy & 1 and not streamed:
         _count_key(fleet, member, r, change)
     note_load(fleet, m)
 
 
 @kernel
 def count_answers(fleet, r, change):
-    """The same for both of the members that ``r`` went to."""
+    """The same for both of the members that ``r`` went to, which stream it."""
     hand = fleet.kv_transfers[r]
-    count_answer(fleet, hand.source, r, change)
-    count_answer(fleet, hand.target, r, change)
+    count_answer(fleet, hand.source, r, change, True)
+    count_answer(fleet, hand.target, r, change, True)
 
 
 @kernel

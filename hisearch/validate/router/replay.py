@@ -225,13 +225,13 @@ class _Replay:
     def _begin_answer(self, prompt: int) -> None:
         if self.recording.disaggregated:
             self.answering.add(prompt)
-            self.router.count_answer(prompt, self.sent_to[prompt], 1)
+            self.router.count_answer(prompt, self.sent_to[prompt], 1, streamed=self.recording.streamed)
 
     def on_finish(self, _number: int, prompt: int) -> None:
         """The client has the whole answer."""
         if prompt in self.answering:
             self.answering.remove(prompt)
-            self.router.count_answer(prompt, self.sent_to[prompt], -1)
+            self.router.count_answer(prompt, self.sent_to[prompt], -1, streamed=self.recording.streamed)
         self.router.finish(prompt, self.sent_to.pop(prompt))
 
     def on_stored(self, _number: int, prompt: int, worker: int) -> None:
