@@ -128,10 +128,14 @@ def _offload_stores(sim: la.Sim, end_s: float) -> list[StoreUse]:
     rows = []
     for k, store in enumerate(sim.stores):
         served = range(k * sharing, min((k + 1) * sharing, workers))
-        stored = int(store.stored) * block - sum(under_way.offload_transfers(sim, w, end_s) for w in served)
+        copies = [under_way.offload_transfers(sim, w, end_s) for w in served]
+        coming = sum(sent for sent, _ in copies)
+        stored = int(store.stored) * block - coming - sum(to_come for _, to_come in copies)
         read = sum(_arrived_tokens(sim, 2 * w + 1) for w in served)
         sizes = (int(store.capacity) * block, int(store.peak) * block)
-        rows.append(StoreUse(1, served.start, len(served), *sizes, stored, read, int(store.evicted) * block, 0))
+        evicted = int(store.evicted) * block
+        use = StoreUse(1, served.start, len(served), *sizes, stored, read, evicted, 0, coming_tokens=coming)
+        rows.append(use)
     return rows
 
 

@@ -43,17 +43,19 @@ def copies(sim: la.Sim, w: int, end_s: float) -> tuple[int, int]:
     return to_host, back
 
 
-def offload_transfers(sim: la.Sim, w: int, end_s: float) -> int:
-    """Under vLLM's offloading: tokens that worker ``w`` is sending, or has yet to send, to the host at ``end_s``."""
+def offload_transfers(sim: la.Sim, w: int, end_s: float) -> tuple[int, int]:
+    """Under vLLM's offloading: tokens that worker ``w`` is sending to the host at ``end_s``, and has yet to send."""
     connector = sim.connectors[w]
-    tokens, t, begun = 0, int(connector.transfers_head), True
+    under_way, to_come, t, begun = 0, 0, int(connector.transfers_head), True
     while t >= 0:
         begun = begun and t != connector.prepared
         transfer = sim.transfers[t]
-        if not begun or transfer.end_s > end_s:
-            tokens += int(transfer.tokens)
+        if not begun or transfer.begun_s >= end_s:
+            to_come += int(transfer.tokens)
+        elif transfer.end_s > end_s:
+            under_way += int(transfer.tokens)
         t = int(transfer.next)
-    return tokens
+    return under_way, to_come
 
 
 def chunk_writes(sim: la.Sim, v: int, end_s: float) -> tuple[int, int]:

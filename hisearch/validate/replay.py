@@ -138,14 +138,14 @@ def simulated_run(recording: EngineRecording, law: StepLaw) -> Run:
 def _copied(recording: EngineRecording, result: Result) -> tuple[int, int]:
     """Tokens copied to host memory and back; LMCache copies chunks that it has too.
 
-    Recordings of later offloading connectors, which end when all copies have, count these when they begin.
+    Copies count when they begin. Recordings of the first offloading connector end with the last request.
     """
     by_chunk = "offloads_by_chunk" in rules_of("vllm", recording.version)
     if by_chunk or isinstance(getattr(recording.settings, "offload", None), LmcacheSettings):
         to_host, to_device = (next(use for use in result.links if use.write is write) for write in (True, False))
         return to_host.tokens, to_device.tokens
     host = next(store for store in result.stores if store.tier == 1)
-    return host.stored_tokens, host.read_tokens
+    return host.stored_tokens + host.coming_tokens, host.read_tokens
 
 
 def _decisions(result: Result, engine: EngineName) -> list[Decision]:

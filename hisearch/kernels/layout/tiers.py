@@ -129,7 +129,7 @@ OFFLOADED = np.dtype(
         ("asked", "i4"),  # LMCache: 1 where ``found`` is valid
         ("rank", "i8"),  # by chunk: in its store's order, and the slot that marks its place; -1: it has none
         ("place", "i4"),
-        ("uses_head", "i4"),  # by chunk: blocks that it used, records of Sim.runs in order
+        ("uses_head", "i4"),  # by chunk: ranges of blocks that it used, records of Sim.runs in order
         ("uses_tail", "i4"),
     ],
     align=True,
@@ -169,6 +169,7 @@ NOTES = np.dtype([("stored_head", "i4"), ("stored_tail", "i4"), ("loaded_head", 
 TRANSFER = np.dtype(
     [
         ("end_s", "f8"),
+        ("begun_s", "f8"),  # when its pass began it, on which it may have to wait for others
         ("tokens", "i8"),
         ("begin", "i8"),  # by chunk: the request's blocks among which it copies some
         ("end", "i8"),

@@ -131,6 +131,7 @@ def _append(sim, w, t):
 def begin_now(sim, w, t, at_s):
     """Begin transfer ``t``, which no list has, at ``at_s``; returns when it ends."""
     transfer = sim.transfers[t]
+    transfer.begun_s = at_s
     transfer.end_s = links.send_to_host(sim, w, 0, at_s, transfer.tokens)
     sim.offloaded[transfer.request].store_end_s = transfer.end_s
     _append(sim, w, t)

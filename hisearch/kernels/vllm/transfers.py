@@ -131,6 +131,7 @@ def begin_prepared(sim, w, ready_s):
     connector.prepared = -1
     while t >= 0:
         transfer = sim.transfers[t]
+        transfer.begun_s = ready_s
         transfer.end_s = links.send_to_host(sim, w, 0, ready_s, transfer.tokens)
         sim.offloaded[transfer.request].store_end_s = transfer.end_s
         t = transfer.next

@@ -24,7 +24,8 @@ class StoreUse:
             them.
         stored_tokens: written into it by the end of the run; LMCache rewrites and counts tokens already stored.
             read_tokens: read out of it, towards HBM. LMCache and HiCache read from behind host memory through host
-            memory, which counts once in each tier. Both are 0 for HBM, which the steps read and write.
+            memory, which counts once in each tier. Both are 0 for HBM, which the steps read and write. coming_tokens:
+            on their way into it then, under vLLM's offloading.
         evicted_tokens, expired_tokens: dropped for want of space, and after their time to live. For a decode worker's
             host pool, which passes everything on to storage (``read_tokens``): not accepted for want of space.
         demoted_tokens: also read out of it, and moved to the tier behind it (an exclusive hierarchy).
@@ -44,6 +45,7 @@ class StoreUse:
     demoted_tokens: int = 0
     hit_tokens: int = 0
     pool: int = 0
+    coming_tokens: int = 0
 
 
 @dataclass(frozen=True)
