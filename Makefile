@@ -20,7 +20,7 @@ help: ## Explain the targets
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "hisearch needs Python 3.11 or later; set PYTHON=python3.12, say")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e .  # a module is compiled when it is used
 	@touch $@
 
 $(STAMP): $(INSTALLED)

@@ -35,6 +35,7 @@ from hisearch.search.select.price_sensitivity import PriceBreakEven, price_break
 from hisearch.search.select.recommend import nearest_miss
 from hisearch.search.select.rules import (
     HEADROOM_CANDIDATES,
+    TABLE_CANDIDATES,
     against_baseline,
     headroom_candidates,
     preference,
@@ -204,10 +205,12 @@ class _Course:
         if known is not None:
             self._loads[best.number] = known
         rule = self._question.recommend
-        within = rule if rule.rule == "most_headroom" else RecommendSpec(rule="most_headroom", usd_per_hour=limit_usd)
-        candidates = [t for t in headroom_candidates(self._trials, within) if t.number not in self._loads]
+        within, most = RecommendSpec(rule="most_headroom", usd_per_hour=limit_usd), TABLE_CANDIDATES
+        if rule.rule == "most_headroom":
+            within, most = rule, HEADROOM_CANDIDATES
+        candidates = [t for t in headroom_candidates(self._trials, within, most) if t.number not in self._loads]
         look = partial(self._assessor.each, self._changes.largest_load, candidates)
-        capacities = self._counted("other loads", HEADROOM_CANDIDATES * LOADS, look)
+        capacities = self._counted("other loads", most * LOADS, look)
         self._loads.update(
             {trial.number: load_headroom for trial, load_headroom in zip(candidates, capacities or (), strict=False)}
         )

@@ -35,8 +35,9 @@ from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.studies.study import PRICE, RecommendSpec
 from hisearch.specs.wording import capitalised, counted, format_percent, listed
 
-#: Deployments whose largest load ``most_headroom`` looks for: those with the widest tightest margin.
-HEADROOM_CANDIDATES = 4
+#: Deployments whose largest load ``most_headroom`` looks for, and a table that only names its choice: those with the
+#: widest tightest margin.
+HEADROOM_CANDIDATES, TABLE_CANDIDATES = 4, 2
 
 #: Price limit of ``lowest_latency`` and ``most_headroom`` in tables if a study has none: times the cheapest.
 TABLE_LIMIT = 2.0
@@ -132,13 +133,13 @@ def _by_load(trials: Sequence[Trial], loads: Mapping[int, float]) -> tuple[Trial
     return tuple(sorted(tried, key=lambda t: (-loads[t.number], price_of(t), t.number)))
 
 
-def headroom_candidates(trials: Sequence[Trial], rule: RecommendSpec) -> list[Trial]:
+def headroom_candidates(trials: Sequence[Trial], rule: RecommendSpec, most: int = HEADROOM_CANDIDATES) -> list[Trial]:
     """Feasible trials within the rule's price with the widest tightest margin, one of each price, widest first."""
     feasible = [t for t in trials if t.meets_slo and _within(t, rule)]
     widest: dict[float, Trial] = {}
     for trial in sorted(feasible, key=lambda t: (-t.worst_margin, t.number)):
         widest.setdefault(price_of(trial), trial)
-    return list(widest.values())[:HEADROOM_CANDIDATES]
+    return list(widest.values())[:most]
 
 
 def table_limit_usd(trials: Sequence[Trial], objectives: Sequence[str], rule: RecommendSpec) -> float:
