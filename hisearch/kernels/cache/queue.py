@@ -82,13 +82,13 @@ def push_empty_first(sim, v, pages):
 
 
 @kernel
-def push_read_first(sim, v, pages, trace_node, begin):
-    """``push_empty_first`` of pages that a copy may still read: those behind ``begin`` tokens of a path."""
+def push_read_first(sim, v, pages, r, begin):
+    """``push_empty_first`` of pages that a copy may still read: those of request ``r`` behind ``begin`` tokens."""
     sim.trees[v].free_pages += pages
     d = _empty_run(sim, pages)
     node = sim.nodes[d]
     node.hits = 1
-    node.tick = trace_node
+    node.tick = r
     node.serial = begin
     link_after(sim, v, d, -1)
 
@@ -106,7 +106,10 @@ def mark_read(sim, v, d, redirect):
 
 @kernel
 def touch(sim, v, d, begin):
-    """Note that the marked pages of ``d`` behind ``begin`` are given away, or hit: a record in ``TREE.gone_head``."""
+    """Note that the marked pages of ``d`` behind ``begin`` are given away, or hit: a record in ``TREE.gone_head``.
+
+    Its ``owner`` is the request whose pages they were where no look-up finds them, else -1.
+    """
     if not runs.enough(sim, 1):
         return
     node = sim.nodes[d]
@@ -115,10 +118,11 @@ def touch(sim, v, d, begin):
     touched.begin = begin
     touched.end = node.end
     touched.trace_node = node.trace_node
+    touched.owner = -1
     if node.trace_node == 0:
         touched.begin = node.serial
         touched.end = node.serial + node.end
-        touched.trace_node = node.tick
+        touched.owner = node.tick
     touched.next = sim.trees[v].gone_head
     sim.trees[v].gone_head = u
     if begin <= node.begin:

@@ -165,10 +165,12 @@ def _reads(sim, w, t, u):
     size = sim.offloading.block_tokens
     transfer = sim.transfers[t]
     touched = sim.runs[u]
+    if touched.owner >= 0 and touched.owner != transfer.request:
+        return False
     path = lists.path_end(sim, transfer.request)
     for k in range(max(transfer.begin, touched.begin // size), min(transfer.end, (touched.end + size - 1) // size)):
         tokens = min(touched.end, (k + 1) * size)
-        if _at(sim, path, tokens) == _at(sim, touched.trace_node, tokens):
+        if touched.owner >= 0 or _at(sim, path, tokens) == _at(sim, touched.trace_node, tokens):
             key = block_table.key_at(sim, path, k)
             if chunk_store.is_copied_by(sim, transfers.store_of(sim, w), key, t):
                 return True
@@ -199,7 +201,7 @@ def _release_unhashed(sim, w, r):
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
         return
     for k in range(blocks):
-        queue.push_read_first(sim, cache_id, pages, lists.path_end(sim, r), k * size)
+        queue.push_read_first(sim, cache_id, pages, r, k * size)
     queue.push_empty_first(sim, cache_id, lists.pages(sim, request.computed) - blocks * pages)
     request.node = cache_id
     request.redirect = -1
