@@ -19,6 +19,9 @@ from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.vllm import chunk_uses
 
+#: Blocks whose keys a look-up reads at first; then four times as many as it has found.
+_LOOKED_UP = 16
+
 # ---- look-ups and loads ----------------------------------------------------------------------------------------------
 
 
@@ -27,8 +30,14 @@ def lookup(sim, v, trace_node, begin, end):
     """Number of consecutive blocks from ``begin`` on that can be loaded; -1: one before the first miss is pending."""
     pending = False
     k = begin
+    low = begin
+    until = begin
     while k < end:
-        slot = chunk_uses.held(sim, v, block_table.key_at(sim, trace_node, k))
+        if k == until:
+            until = min(end, 4 * k - 3 * begin + _LOOKED_UP)
+            block_table.fill_path(sim, trace_node, k, until)
+            low = k
+        slot = chunk_uses.held(sim, v, sim.path[0, k - low])
         if slot < 0:
             break
         pending |= sim.blocks[v, slot].users == chunk_uses.PENDING
