@@ -218,7 +218,10 @@ def test_seconds_are_named_where_they_end_the_search() -> None:
 
 def test_an_interrupt_asks_for_no_larger_budget() -> None:
     text = Ending("interrupted", ("some routers",), BudgetSpec(), 9, likely=("some routers",)).caution(recommended=True)
-    assert text.startswith("An interrupt ended the search before it had tried some routers: a cheaper deployment may")
+    assert text.startswith("An interrupt ended the search before it had tried some routers: the answer is provisional")
+    nothing_left = Ending("interrupted", (), BudgetSpec(), 9)
+    assert nothing_left.caution(recommended=True).startswith("An interrupt ended the search: the answer is provisional")
+    assert nothing_left.brief(recommended=True).startswith("interrupted, provisional")
     assert "spec.budget" not in text
 
 

@@ -293,6 +293,7 @@ class StudyResult(Shown):
             failure=failure.text if failure is not None else "",
             failure_heading=failure.heading if failure is not None else "",
             cut_short=self.caution,
+            interrupted=self.outcome.ending.interrupted,
             cut_short_brief=self.outcome.ending.brief(
                 self.recommendation is not None, bool(failure and failure.hopeless), shlex.quote(str(self.run_dir))
             ),

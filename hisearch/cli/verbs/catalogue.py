@@ -65,7 +65,7 @@ def schema(
 
 
 def known_kind(name: str) -> str:
-    """The kind of that name, in upper or lower case.
+    """The kind of that name, in upper or lower case, one or many.
 
     Raises:
         typer.BadParameter: no such kind.
@@ -74,6 +74,7 @@ def known_kind(name: str) -> str:
     from hisearch.specs.wording import unknown
 
     by_name = {kind.lower(): kind for kind in KINDS}
+    by_name |= {f"{kind.removesuffix('y')}ies" if kind.endswith("y") else f"{kind}s": by_name[kind] for kind in by_name}
     if name.lower() not in by_name:
         raise typer.BadParameter(f"no kind '{name}'{unknown(name, list(KINDS))}", param_hint="KIND")
     return by_name[name.lower()]
@@ -87,10 +88,11 @@ def _copied(catalogue: Catalogue, kind: str, name: str) -> str:
         UnknownReferenceError: there is no such document.
     """
     from hisearch.specs.documents.kinds import FOLDERS
+    from hisearch.specs.documents.question import USUAL
 
     if not kind:
         raise typer.BadParameter("of which kind? hisearch list KIND --copy NAME", param_hint="--copy")
-    original = catalogue.locate(kind, name)
+    original = catalogue.locate(kind, USUAL.get(name, name) if kind == "Accelerator" else name)
     place = Path(FOLDERS[kind]) / original.name
     if place.exists():
         raise typer.BadParameter(f"{place} is there already: edit it", param_hint="--copy")

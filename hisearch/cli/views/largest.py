@@ -24,6 +24,12 @@ _ENDED = {
     "seconds": f"; the seconds were up before all were tried: {ON_ANOTHER_DAY}",
 }
 
+#: What a largest rate is not.
+_EDGE = (
+    "the edge as simulated: nothing is to spare there, and step times err. With --rate instead of --have `size` finds "
+    "what holds a rate with 90 %"
+)
+
 
 def show(answers: Sequence[LargestRate]) -> None:
     """Print the answer for each kind of accelerators, for people."""
@@ -71,6 +77,7 @@ def _show(answer: LargestRate) -> None:
             "settings": "; ".join(_settings(trial)),
             "binds": _binds(answer),
             "searched": _searched(answer),
+            "mind": _EDGE,
         }
     )
     output.say()

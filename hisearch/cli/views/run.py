@@ -69,6 +69,9 @@ def _show_answer(result: StudyResult) -> None:
 
 
 def _show_heading(result: StudyResult) -> None:
+    if result.outcome.ending.interrupted:
+        output.say(f"Provisional, as the search was interrupted: best so far for {result.resolved.name}", bold=True)
+        return
     lacks = shortcoming(result.confidence)
     heading = f"Nearest that was found for {result.resolved.name}: it {lacks}" if lacks else ""
     output.say(heading or f"Recommended for {result.resolved.name}", bold=True)

@@ -13,6 +13,7 @@ from hisearch.api.studies.size import next_cheaper
 from hisearch.cli import output
 from hisearch.cli.views import run as run_view
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows
+from hisearch.report.pages.page import availability
 from hisearch.report.words.cautions import shortcoming, verdict_of
 from hisearch.report.words.terms import far_off, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, quantity, titled, usd
@@ -54,6 +55,8 @@ def show(result: StudyResult, asked: Asked) -> None:
 
 def _verb(result: StudyResult) -> str:
     """``Buy`` only what is likely to meet the SLO."""
+    if result.outcome.ending.interrupted:
+        return "Provisional, as the search was interrupted:"
     known = result.confidence
     sure = known is None or known.chance is None or known.chance >= SURE
     return "Buy" if sure and not shortcoming(known) else "The cheapest that meets the SLO as simulated is"
@@ -87,6 +90,8 @@ def _deployment(result: StudyResult, trial: Trial, asked: Asked) -> dict[str, st
         f"each, {format_percent(engine.memory_fraction)} of memory"
     )
     rows["traffic"] = asked.question.describe()
+    if asked.prompts:
+        rows["prompts"] = asked.prompts
     return rows
 
 
@@ -158,10 +163,15 @@ def _shortfall(result: StudyResult, required: float) -> str:
         return ""
     rows = [priced for priced in (known.between if known is not None else None, nominal) if priced is not None]
     return ". Cheaper, but " + "; ".join(
-        f"{format_percent(row.chance)}: {_short(result, result.trial(row.trial).deployment)} at "
+        f"{_below(row.chance, required)}: {_short(result, result.trial(row.trial).deployment)} at "
         f"{usd(row.usd_per_hour)} per hour"
         for row in rows
     )
+
+
+def _below(chance: float, required: float) -> str:
+    """A chance below what is required, with a decimal where it would be rounded up to that."""
+    return format_percent(chance, 1 if chance < required <= round(chance, 2) else 0)
 
 
 def _short(result: StudyResult, deployment: DeploymentSpec) -> str:
@@ -242,6 +252,8 @@ def _cautions(result: StudyResult, asked: Asked) -> list[str]:
     if trial is not None:
         rejected = [check for check in trial.slo if isinstance(check, RejectionCheck) and check.requests]
         notes += [check.note for check in rejected]
+    if result.recommendation is not None and trial is not None and trial.deployment.pool.replicas == 1:
+        notes.append(f"a single replica: {availability(result.report_input()).brief}")
     if timed := result.outcome.ending.timed():
         notes.append(timed)
     elif _cut_short(result):

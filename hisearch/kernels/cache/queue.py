@@ -35,9 +35,7 @@ def unlink(sim, v, d):
     """Take ``d`` out of queue ``v``."""
     node = sim.nodes[d]
     store = sim.trees[v]
-    head, tail = _remove(sim.nodes, store.head, store.tail, d)
-    store.head = head
-    store.tail = tail
+    store.head, store.tail = _remove(sim.nodes, store.head, store.tail, d)
     node.next = -1
     node.prev = -1
     node.queued = 0
@@ -47,9 +45,7 @@ def unlink(sim, v, d):
 def link_after(sim, v, d, before):
     """Put ``d`` into queue ``v`` behind ``before``; -1: at the front."""
     store = sim.trees[v]
-    head, tail = _insert(sim.nodes, store.head, store.tail, before, d)
-    store.head = head
-    store.tail = tail
+    store.head, store.tail = _insert(sim.nodes, store.head, store.tail, before, d)
     sim.nodes[d].queued = la.FREE if v < sim.config.workers else la.ON_HOST
 
 
@@ -106,10 +102,7 @@ def mark_read(sim, v, d, redirect):
 
 @kernel
 def touch(sim, v, d, begin):
-    """Note that the marked pages of ``d`` behind ``begin`` are given away, or hit: a record in ``TREE.gone_head``.
-
-    Its ``owner`` is the request whose pages they were where no look-up finds them, else -1.
-    """
+    """Note in ``TREE.gone_head`` that the marked pages of ``d`` behind ``begin`` are given away, or hit."""
     if not runs.enough(sim, 1):
         return
     node = sim.nodes[d]
@@ -118,7 +111,7 @@ def touch(sim, v, d, begin):
     touched.begin = begin
     touched.end = node.end
     touched.trace_node = node.trace_node
-    touched.owner = -1
+    touched.owner = -1  # else whose pages they were, where no look-up finds them
     if node.trace_node == 0:
         touched.begin = node.serial
         touched.end = node.serial + node.end

@@ -134,7 +134,7 @@ class ReportInput:
     made. confidence: how sure the recommendation is, if known. so_far: of a study that has not ended; its
     recommendation is then the best so far. run: the run's folder, quoted for a shell. replicas_down: of each pool, away
     in every simulation. spare: what one more replica costs, where none is away and something is recommended. rivals:
-    hardware that was not chosen.
+    hardware that was not chosen. interrupted: somebody ended the search before its answer was checked.
 
     Raises:
         ValueError: the parts contradict each other.
@@ -168,6 +168,7 @@ class ReportInput:
     replicas_down: int = 0
     spare: Spare | None = None
     rivals: tuple[Rival, ...] = ()
+    interrupted: bool = False
 
     def __post_init__(self) -> None:
         if not 2 <= len(self.objectives) <= 4:

@@ -60,13 +60,15 @@ def kind(data: ReportInput) -> str:
     """The answer's colour: ``ok``, ``unsure`` where it may miss the SLO, ``miss``."""
     if data.recommendation is None:
         return "miss"
-    return "unsure" if may_miss(data.confidence) or shortcoming(data.confidence) else "ok"
+    return "unsure" if data.interrupted or may_miss(data.confidence) or shortcoming(data.confidence) else "ok"
 
 
 def answer_heading(data: ReportInput) -> str:
     """The heading over a deployment that was found: recommended, or the nearest, with what it lacks."""
     if data.so_far:
         return "Cheapest so far that meets the SLO"
+    if data.interrupted:
+        return "Provisional, as the search was interrupted: best so far"
     lacks = shortcoming(data.confidence)
     return f"Nearest that was found: it {lacks}" if lacks else "Recommendation"
 
@@ -263,7 +265,7 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
         Caution("Drafted tokens", drafts, brief_speculation(data.highlighted) or drafts, "trades"),
         Caution("Changes the model", data.formats, data.formats_brief or data.formats, "trades"),
         Caution("No launch scripts", exported, "it cannot be written as launch commands", "why"),
-        _availability(data),
+        availability(data),
         Caution(
             "Search cut short", data.cut_short, (data.cut_short_brief or data.cut_short).removesuffix("."), "provenance"
         ),
@@ -271,16 +273,18 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
     return tuple(entry for entry in candidates if entry.text)
 
 
-def _availability(data: ReportInput) -> Caution:
+def availability(data: ReportInput) -> Caution:
     """A single replica that nothing stands in for, or what is away in every figure; without text where neither is."""
     if data.replicas_down:
         down = f"with {counted(data.replicas_down, 'replica')} of each pool away, as spec.availability asks"
         return Caution("Availability", f"All figures are {down}; the price counts them.", f"figures are {down}", "why")
     alone = data.recommendation is not None and any(p.replicas == 1 for p in data.recommendation.trial.deployment.pools)
-    if not alone or data.spare is None:
-        return Caution("Single replica", "")
-    costs = usd(data.spare.usd_per_hour)
     outage = "nothing answers while it is updated, drained or restarted"
+    if not alone:
+        return Caution("Single replica", "")
+    if data.spare is None:
+        return Caution("Single replica", f"There is one replica: {outage}.", outage, "trades")
+    costs = usd(data.spare.usd_per_hour)
     return Caution(
         "Single replica",
         f"There is one replica: {outage}. The cheapest with a spare costs {costs} an hour. A study asks for it with "

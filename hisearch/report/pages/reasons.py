@@ -83,22 +83,28 @@ def ladder(data: ReportInput) -> Ladder:
     if data.recommendation is None:
         return _misses(data)
     best, baseline = data.recommendation.trial, data.recommendation.baseline
+    chance = chance_of(best.number, data)
+    known = chance is not None
     less = [t for t in data.trials if t.comparable and not t.feasible and price_of(t) < price_of(best)]
     entries = [(trial, "", _verdict(trial, None)) for trial in _nearest(less)]
-    entries.append((best, data.title_of_chosen, _verdict(best, chance_of(best.number, data))))
+    entries.append((best, data.title_of_chosen, _verdict(best, chance)))
     entries += [
-        (trial, capitalised(trade.partition(":")[0].strip("., ")), _verdict(trial, chance_of(trial.number, data)))
+        (
+            trial,
+            capitalised(trade.partition(":")[0].strip("., ")),
+            _verdict(trial, chance_of(trial.number, data), chances_known=known),
+        )
         for trial, trade in data.recommendation.runner_ups
         if len(trade.partition(":")[0]) < 50
     ]
     if baseline is not None and baseline.metrics:
-        entries.append((baseline, "Engine's defaults", _verdict(baseline, None)))
+        entries.append((baseline, "Engine's defaults", _verdict(baseline, None, chances_known=known)))
     return _rungs(entries, best.number)
 
 
-def _verdict(trial: Trial, chance: Chance | None) -> Verdict:
-    """Whether it meets the SLO; where not, what it misses most."""
-    verdict = verdict_on(trial.feasible, chance)
+def _verdict(trial: Trial, chance: Chance | None, *, chances_known: bool = False) -> Verdict:
+    """Whether it meets the SLO; where not, what it misses most. chances_known: as of ``verdict_on``."""
+    verdict = verdict_on(trial.feasible, chance, chances_known=chances_known)
     return verdict if trial.feasible else verdict._replace(words=violation_of(trial))
 
 
@@ -175,7 +181,7 @@ def alternatives(data: ReportInput) -> Alternatives | None:
             cells.append(BarCell(format_chance(chance) or UNDEFINED, None if chance is None else chance.value))
         change = "" if trial is best else price_change(trial, best)
         named = " · ".join(dict.fromkeys(roles[trial.number]))
-        verdict = verdict_on(trial.feasible, chances[trial.number])
+        verdict = verdict_on(trial.feasible, chances[trial.number], chances_known=any(chances.values()))
         rows.append(AlternativeRow(named, line, trial.number, trial is best, verdict, change, tuple(cells)))
     columns = (*(quantity(name).label for name in names), *(["Chance to hold"] if any(chances.values()) else []))
     return Alternatives(columns, tuple(rows), common)

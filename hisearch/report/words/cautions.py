@@ -106,12 +106,17 @@ def verdict_of(line: TermLine, chance: float | None) -> Verdict:
     return Verdict("✓", line.verdict, "ok")
 
 
-def verdict_on(feasible: bool, chance: Chance | None) -> Verdict:
-    """The same of a whole deployment, from its simulation and its probability where that is known."""
+def verdict_on(feasible: bool, chance: Chance | None, *, chances_known: bool = False) -> Verdict:
+    """The same of a whole deployment, from its simulation and its probability where that is known.
+
+    chances_known: that of others beside it is.
+    """
     if not feasible:
         return Verdict("✗", "misses the SLO", "miss")
     if chance is not None and chance.value < SURE:
         return Verdict("?", f"{format_chance(chance)} likely to meet it", "unsure")
+    if chance is None and chances_known:
+        return Verdict("–", "met as simulated, its chance is not known", "unsure")
     return Verdict("✓", "meets the SLO", "ok")
 
 

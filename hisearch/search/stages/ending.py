@@ -104,7 +104,10 @@ class Ending:
         text = capitalised(self.who(short=True))
         left = len(self.likely) - _NAMED
         more = [f"{left} more (under Provenance in the report)"] if left > 0 else []
-        text += f" before it had tried {listed([*self.likely[:_NAMED], *more])}"
+        if self.likely:
+            text += f" before it had tried {listed([*self.likely[:_NAMED], *more])}"
+        if self.interrupted and recommended:
+            return f"{text}: the answer is provisional, its chance is not known. To search on: {self.resume(run)}"
         if hopeless and not recommended:
             return f"{text}. A larger budget will not help."
         return f"{text}: {self._outlook(recommended)}. To search on: {self.resume(run)}"
@@ -113,6 +116,8 @@ class Ending:
         """The same in a line, with the first thing that was not tried."""
         if not self._matters(recommended):
             return self.timed()
+        if self.interrupted and recommended:
+            return f"interrupted, provisional; go on with {self.resume(run)}"
         if hopeless and not recommended:
             return f"{self.who(short=True)}: a larger one will not help"
         first = self.likely[0] if len(self.likely) == 1 else f"{self.likely[0]} and {len(self.likely) - 1} more"
@@ -126,7 +131,12 @@ class Ending:
 
     def _matters(self, recommended: bool) -> bool:
         """True if the search was cut short and what it left untried may change the recommendation."""
-        return bool(self.stopped) and (bool(self.likely) or not recommended)
+        return self.interrupted or (bool(self.stopped) and (bool(self.likely) or not recommended))
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody ended it: its answer is then neither compared nor checked."""
+        return self.stopped == "interrupted"
 
     def timed(self) -> str:
         """That wall time ended the search, whatever was left; "" if it did not."""

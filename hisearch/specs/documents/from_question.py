@@ -14,6 +14,7 @@ from hisearch.specs.documents.document import Document
 from hisearch.specs.documents.overrides import apply_overrides
 from hisearch.specs.documents.question import THINK_P90, Question, engine_titles, refused
 from hisearch.specs.documents.question_sample import Sample, mean_think_s
+from hisearch.specs.documents.question_turns import Turns
 from hisearch.specs.documents.resolve import resolve_study
 from hisearch.specs.documents.resolved import ResolvedStudy, study_text
 from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError
@@ -79,7 +80,8 @@ class Asked:
     """A question as a study.
 
     resolved: the study with all it names. text: its YAML, for keeping and editing; read from any folder. requests: how
-    many are simulated, and why, as a sentence. caution: where they are too few, as a sentence; or "".
+    many are simulated, and why, as a sentence. caution: where they are too few, as a sentence; or "". prompts: how long
+    they are where a request adds to what was said before; or "".
     """
 
     question: Question
@@ -87,6 +89,7 @@ class Asked:
     text: str
     requests: str
     caution: str = ""
+    prompts: str = ""
 
 
 def study_from_question(
@@ -108,11 +111,11 @@ def study_from_question(
     model_ref, model = _model(question.model, catalogue)
     slo_ref, slo = _slo(question.slo, catalogue)
     _check_window(question, model.spec)
-    sample = Sample.of(question, slo)
+    sample, turns = Sample.of(question, slo), Turns.of(question, model.spec.max_context_tokens)
     effort = _SHORT_TRACE if sample.requests <= _SHORT else _LONG_TRACE
     spec = {
         "model": model_ref,
-        "workload": {"trace": {"generator": _generator(question, model.spec, sample)}},
+        "workload": {"trace": {"generator": _generator(question, model.spec, sample, turns)}},
         "slo": slo_ref,
         "space": _space(question, catalogue, model.spec),
         "objectives": [CAPACITY] if question.have is not None else _objectives(slo),
@@ -141,7 +144,8 @@ def study_from_question(
     if settings:
         text = study_text(name, description, apply_overrides(text_source(text, made), "Study", settings).data["spec"])
     sample = sample.cut(question, resolved)
-    return Asked(question, resolved, text, sample.sentence, sample.caution)
+    prompts = turns.describe() if question.turns > 1 or question.shared else ""
+    return Asked(question, resolved, text, sample.sentence, sample.caution, prompts)
 
 
 def _without_none(spec: dict[str, Any]) -> dict[str, Any]:
@@ -228,8 +232,8 @@ def _check_window(question: Question, model: ModelSpec) -> None:
         )
 
 
-def _generator(question: Question, model: ModelSpec, sample: Sample) -> dict[str, Any]:
-    generator: dict[str, Any] = {"requests": sample.requests, "arrivals": _arrivals(question)}
+def _generator(question: Question, model: ModelSpec, sample: Sample, turns: Turns) -> dict[str, Any]:
+    generator: dict[str, Any] = {"requests": sample.requests, "arrivals": _arrivals(question, turns)}
     for key, lengths in (("first_input", question.input_lengths), ("output", question.output_lengths)):
         generator[key] = lengths.model_dump(mode="json", exclude_defaults=True)
     if question.turns > 1:
@@ -245,10 +249,10 @@ def _generator(question: Question, model: ModelSpec, sample: Sample) -> dict[str
     return generator | {"max_context_tokens": model.max_context_tokens}
 
 
-def _arrivals(question: Question) -> dict[str, Any]:
+def _arrivals(question: Question, turns: Turns) -> dict[str, Any]:
     if question.rate is None:
         return {"process": "closed_loop", "users": question.concurrency}
-    sessions = {"rate_rps": question.rate / question.turns}
+    sessions = {"rate_rps": float(f"{question.rate / turns.mean:.6g}")}
     if question.burst == 1.0:
         return {"process": "poisson", **sessions}
     return {"process": "gamma", **sessions, "cv": question.burst}

@@ -152,7 +152,7 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
     if kind not in _FAMILIES:
         message = (
             f"architecture '{kind}' is not known; known: {', '.join(_FAMILIES)}. Any other can be written by hand, as "
-            "a document of kind Model (docs/specs.md#model): copy the nearest of `hisearch list models`"
+            "a document of kind Model (docs/specs.md#model): copy the nearest of `hisearch list Model`"
         )
         raise source.error(("model_type",), message)
     family = _FAMILIES[kind]

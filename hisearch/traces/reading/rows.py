@@ -25,6 +25,8 @@ MAX_TOKENS = 10**9
 MAX_ARRAY = 1 << 28
 #: Broken rows that are remembered by line.
 _SHOWN = 5
+#: Behind so many lines that could be read, a row is broken and not the file read in a wrong way.
+_SOUND = 10
 
 csv.field_size_limit(MAX_LINE)
 
@@ -73,7 +75,8 @@ class BadRows:
         self.count += 1
         if self.count > self.allowed:
             more = f" (and {self.allowed} broken rows before it, as many as allowed)" if self.allowed else ""
-            if (error.message == MISSING or " columns, got " in error.message) and not self.allowed:
+            broken = line > _SOUND or error.message == MISSING or " columns, got " in error.message
+            if broken and not self.allowed:
                 more = " (--skip-bad N leaves out up to N such rows)"
             raise TraceError.at(error.message + more, path=self.path, line=line, key=error.field) from error
         if len(self.first) < _SHOWN:
