@@ -34,11 +34,15 @@ class TrialStatus(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """The latency profile behind a trial's figures. relative_error: the stated one, of a step."""
+    """The latency profile behind a trial's figures. relative_error: the stated one, of a step.
+
+    interrupted: the search was, before its answer was checked.
+    """
 
     profile: str
     evidence: str
     relative_error: float
+    interrupted: bool = False
 
 
 def trial_status(
@@ -64,7 +68,7 @@ def trial_status(
     verdict = "meets" if trial.feasible else "does NOT meet"
     return TrialStatus(
         "recommended" if chosen else name,
-        _recommended(confidence) if chosen else f"Trial {trial.number}, which {verdict} the SLO{_scope(trial)}",
+        _recommended(confidence, ground) if chosen else f"Trial {trial.number}, which {verdict} the SLO{_scope(trial)}",
         lines=(*conditions, *describe_miss(trial)),
         conditions=conditions,
         predicted=predicted(trial, trial_confidence),
@@ -79,8 +83,10 @@ def trial_status(
     )
 
 
-def _recommended(confidence: Confidence | None) -> str:
+def _recommended(confidence: Confidence | None, ground: Ground) -> str:
     """The heading of the recommendation; of the nearest that was found, with what it lacks."""
+    if ground.interrupted:
+        return "Provisional deployment, the best so far, as the search was interrupted"
     lacks = shortcoming(confidence)
     return f"Nearest deployment that was found, which {lacks}" if lacks else "Recommended deployment"
 

@@ -60,6 +60,10 @@ class SearchOutcome:
         """The limit that ended the search early, or ""; see ``Ending``."""
         return self.ending.stopped
 
+    def interrupted(self) -> SearchOutcome:
+        """The same where an interrupt came before the answer was checked."""
+        return replace(self, ending=replace(self.ending, stopped="interrupted"))
+
 
 class NothingFitsError(ValueError):
     """No combination of a search space can be built; gives the reason and the nearest miss in bytes."""

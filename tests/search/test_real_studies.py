@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from hisearch.api.studies import conclude
 from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.study import load_study
+from hisearch.report.pages.page import answer_heading
 from tests.search.fakes import tier_gib
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +57,21 @@ def test_accelerators_that_cost_nothing_end_the_search(tmp_path: Path) -> None:
     result = run(tmp_path, {"accelerators": ["owned"]})
     assert result.recommendation is not None
     assert result.recommendation.trial.metrics["usd_per_hour"] == 0
+
+
+def test_an_interrupt_while_the_answer_is_checked_makes_it_provisional(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(conclude, "conclude_study", interrupted)
+    result = run(tmp_path, {"accelerators": ["h100-sxm"]})
+    assert result.recommendation is not None
+    assert result.stopped == "interrupted"
+    assert "the answer is provisional" in result.caution
+    assert answer_heading(result.report_input()).startswith("Provisional")
+    assert result.status_of(result.recommendation.trial).title.startswith("Provisional")
 
 
 def test_workers_wider_than_their_host_are_left_out(tmp_path: Path) -> None:

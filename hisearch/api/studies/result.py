@@ -196,7 +196,7 @@ class StudyResult(Shown):
         from hisearch.export.trial_status import Ground, trial_status
 
         profile = profile_note(self.resolved, trial)
-        ground = Ground(profile.name, profile.evidence, profile.relative_error)
+        ground = Ground(profile.name, profile.evidence, profile.relative_error, self.outcome.ending.interrupted)
         best = self.recommendation.trial if self.recommendation is not None else None
         return trial_status(trial, best, ground, self.confidence)
 

@@ -369,9 +369,11 @@ class Study(Shown):
                 outcome = search(problem, runner, database.write_behind)
                 if outcome.stopped != "interrupted":
                     # The search's outcome is written even if interrupted now.
+                    searched = outcome
+                    outcome = searched.interrupted()
                     with contextlib.suppress(KeyboardInterrupt), interrupts.waiting():
                         outcome = conclude_study(
-                            self.resolved, problem, simulation, runner, outcome, folder, inputs=inputs, resume=resume
+                            self.resolved, problem, simulation, runner, searched, folder, inputs=inputs, resume=resume
                         )
                     database.write_behind(outcome.trials)
         facts = {"workers": runner.workers, "replayed": runner.replayed, "inputs_digest": inputs}
