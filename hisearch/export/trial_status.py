@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from hisearch.report.data.confidence import Confidence
-from hisearch.report.words.cautions import Predicted, how_sure, predicted, shortcoming
+from hisearch.report.words.cautions import PROVISIONAL, Predicted, how_sure, predicted, shortcoming
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import describe_miss
 from hisearch.specs.wording import format_percent
@@ -34,19 +34,20 @@ class TrialStatus(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """The latency profile behind a trial's figures. relative_error: the stated one, of a step.
-
-    interrupted: the search was, before its answer was checked.
-    """
+    """The latency profile behind a trial's figures. relative_error: the stated one, of a step."""
 
     profile: str
     evidence: str
     relative_error: float
-    interrupted: bool = False
 
 
 def trial_status(
-    trial: Trial, recommended: Trial | None, ground: Ground, confidence: Confidence | None = None
+    trial: Trial,
+    recommended: Trial | None,
+    ground: Ground,
+    confidence: Confidence | None = None,
+    *,
+    interrupted: bool = False,
 ) -> TrialStatus:
     """The status of a trial: recommended or not, its margin to the SLO, and its confidence.
 
@@ -55,6 +56,7 @@ def trial_status(
         recommended: the study's recommendation, if any.
         ground: the latency profile behind its figures.
         confidence: in the recommendation; None where it was not assessed.
+        interrupted: the search was, before its answer was checked.
     """
     name = f"trial-{trial.number}"
     if trial.error:
@@ -68,7 +70,9 @@ def trial_status(
     verdict = "meets" if trial.feasible else "does NOT meet"
     return TrialStatus(
         "recommended" if chosen else name,
-        _recommended(confidence, ground) if chosen else f"Trial {trial.number}, which {verdict} the SLO{_scope(trial)}",
+        _recommended(confidence, interrupted)
+        if chosen
+        else f"Trial {trial.number}, which {verdict} the SLO{_scope(trial)}",
         lines=(*conditions, *describe_miss(trial)),
         conditions=conditions,
         predicted=predicted(trial, trial_confidence),
@@ -83,10 +87,10 @@ def trial_status(
     )
 
 
-def _recommended(confidence: Confidence | None, ground: Ground) -> str:
+def _recommended(confidence: Confidence | None, interrupted: bool) -> str:
     """The heading of the recommendation; of the nearest that was found, with what it lacks."""
-    if ground.interrupted:
-        return "Provisional deployment, the best so far, as the search was interrupted"
+    if interrupted:
+        return f"{PROVISIONAL}: the best deployment so far"
     lacks = shortcoming(confidence)
     return f"Nearest deployment that was found, which {lacks}" if lacks else "Recommended deployment"
 

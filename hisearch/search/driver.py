@@ -60,7 +60,7 @@ class SearchOutcome:
         """The limit that ended the search early, or ""; see ``Ending``."""
         return self.ending.stopped
 
-    def interrupted(self) -> SearchOutcome:
+    def as_interrupted(self) -> SearchOutcome:
         """The same where an interrupt came before the answer was checked."""
         return replace(self, ending=replace(self.ending, stopped="interrupted"))
 

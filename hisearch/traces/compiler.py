@@ -21,8 +21,7 @@ DTYPES: dict[str, type] = dict.fromkeys(TraceArrays._fields, np.int32) | {
     "max_output_tokens": np.int64, "start_tokens": np.int64, "end_tokens": np.int64,
 }  # fmt: skip
 
-#: Below so many sessions a request, a trace has conversations; and what is said where their prompts share nothing.
-_NAMED_SESSIONS = 0.8
+#: Of a trace with conversations whose prompts share nothing.
 _NOTHING_SHARED = (
     "conversations are named, but no prompt says what it shares with earlier ones: each is computed whole. Block "
     "hashes or texts would tell (docs/traces.md)"
@@ -62,7 +61,7 @@ def compile_trace(trace: Trace, name: str, follow_ups: FollowUps = "auto") -> Co
         rank[order] = np.arange(len(order))
         before = trace.previous[order]
         previous, think = np.where(before >= 0, rank[np.maximum(before, 0)], -1), unordered[order]
-    if not trace.shared_tokens.any() and len(np.unique(trace.session)) < _NAMED_SESSIONS * len(order):
+    if not trace.shared_tokens.any() and len(np.unique(trace.session)) < len(order):
         warnings = (_NOTHING_SHARED, *warnings)
     parent, start, end, prompt_node, output_node = _tree.build_tree(
         trace.input_tokens, trace.output_tokens, trace.shares_with, trace.shared_tokens

@@ -196,9 +196,9 @@ class StudyResult(Shown):
         from hisearch.export.trial_status import Ground, trial_status
 
         profile = profile_note(self.resolved, trial)
-        ground = Ground(profile.name, profile.evidence, profile.relative_error, self.outcome.ending.interrupted)
+        ground = Ground(profile.name, profile.evidence, profile.relative_error)
         best = self.recommendation.trial if self.recommendation is not None else None
-        return trial_status(trial, best, ground, self.confidence)
+        return trial_status(trial, best, ground, self.confidence, interrupted=self.outcome.ending.interrupted)
 
     def best_on(self, engine: str | None) -> Trial:
         """The recommended trial, or the best feasible one on an engine that the recommendation does not use.

@@ -370,7 +370,7 @@ class Study(Shown):
                 if outcome.stopped != "interrupted":
                     # The search's outcome is written even if interrupted now.
                     searched = outcome
-                    outcome = searched.interrupted()
+                    outcome = searched.as_interrupted()
                     with contextlib.suppress(KeyboardInterrupt), interrupts.waiting():
                         outcome = conclude_study(
                             self.resolved, problem, simulation, runner, searched, folder, inputs=inputs, resume=resume

@@ -15,7 +15,7 @@ from hisearch.cli.views.terms import TERM_COLUMNS, term_rows, terms_to_dict
 from hisearch.report.pages.page import caution, cautions
 from hisearch.report.pages.reasons import rival_rows
 from hisearch.report.pages.trades import trades
-from hisearch.report.words.cautions import may_miss, shortcoming, verdict_of
+from hisearch.report.words.cautions import PROVISIONAL, may_miss, shortcoming, verdict_of
 from hisearch.report.words.templating import text
 from hisearch.report.words.terms import far_off, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
@@ -70,7 +70,7 @@ def _show_answer(result: StudyResult) -> None:
 
 def _show_heading(result: StudyResult) -> None:
     if result.outcome.ending.interrupted:
-        output.say(f"Provisional, as the search was interrupted: best so far for {result.resolved.name}", bold=True)
+        output.say(f"{PROVISIONAL}: best so far for {result.resolved.name}", bold=True)
         return
     lacks = shortcoming(result.confidence)
     heading = f"Nearest that was found for {result.resolved.name}: it {lacks}" if lacks else ""

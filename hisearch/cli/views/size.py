@@ -14,7 +14,7 @@ from hisearch.cli import output
 from hisearch.cli.views import run as run_view
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows
 from hisearch.report.pages.page import availability
-from hisearch.report.words.cautions import shortcoming, verdict_of
+from hisearch.report.words.cautions import PROVISIONAL, shortcoming, verdict_of
 from hisearch.report.words.terms import far_off, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, quantity, titled, usd
 from hisearch.score.terms import RejectionCheck, TermCheck, name_of
@@ -56,7 +56,7 @@ def show(result: StudyResult, asked: Asked) -> None:
 def _verb(result: StudyResult) -> str:
     """``Buy`` only what is likely to meet the SLO."""
     if result.outcome.ending.interrupted:
-        return "Provisional, as the search was interrupted:"
+        return f"{PROVISIONAL}:"
     known = result.confidence
     sure = known is None or known.chance is None or known.chance >= SURE
     return "Buy" if sure and not shortcoming(known) else "The cheapest that meets the SLO as simulated is"

@@ -19,9 +19,6 @@ from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.vllm import chunk_uses
 
-#: Blocks whose keys a look-up reads at first; then four times as many as it has found.
-_LOOKED_UP = 16
-
 # ---- look-ups and loads ----------------------------------------------------------------------------------------------
 
 
@@ -30,14 +27,8 @@ def lookup(sim, v, trace_node, begin, end):
     """Number of consecutive blocks from ``begin`` on that can be loaded; -1: one before the first miss is pending."""
     pending = False
     k = begin
-    low = begin
-    until = begin
     while k < end:
-        if k == until:
-            until = min(end, 4 * k - 3 * begin + _LOOKED_UP)
-            block_table.fill_path(sim, trace_node, k, until)
-            low = k
-        slot = chunk_uses.held(sim, v, sim.path[0, k - low])
+        slot = chunk_uses.held(sim, v, block_table.key_at(sim, trace_node, k))
         if slot < 0:
             break
         pending |= sim.blocks[v, slot].users == chunk_uses.PENDING
@@ -138,8 +129,8 @@ def begin_store(sim, v, r, begin, end, transfer):
     missing = _use_offered(sim, v, r, begin, end)
     if sim.offloading.arc:
         _learn_misses(sim, v, begin, end)
-    fits = missing == 0 or _make_space(sim, v, missing)
-    if fits:
+    fits = _make_space(sim, v, missing)
+    if missing > 0 and fits:
         _store(sim, v, r, begin, end, transfer)
     chunk_uses.write_flags(sim, r, before, begin, end)
     if not fits:

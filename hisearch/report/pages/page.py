@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hisearch.report.data.confidence import Chance, Confidence
 from hisearch.report.data.inputs import ReportInput
-from hisearch.report.words.cautions import may_miss, shortcoming, thin_margin
+from hisearch.report.words.cautions import PROVISIONAL, may_miss, shortcoming, thin_margin
 from hisearch.report.words.chances import format_chance
 from hisearch.report.words.settings import NO_ROUTER, format_setting, in_front, used_settings
 from hisearch.report.words.templating import text
@@ -68,7 +68,7 @@ def answer_heading(data: ReportInput) -> str:
     if data.so_far:
         return "Cheapest so far that meets the SLO"
     if data.interrupted:
-        return "Provisional, as the search was interrupted: best so far"
+        return f"{PROVISIONAL}: best so far"
     lacks = shortcoming(data.confidence)
     return f"Nearest that was found: it {lacks}" if lacks else "Recommendation"
 

@@ -120,6 +120,10 @@ def verdict_on(feasible: bool, chance: Chance | None, *, chances_known: bool = F
     return Verdict("✓", "meets the SLO", "ok")
 
 
+#: Heading over the answer of a search that an interrupt ended, before that answer was checked.
+PROVISIONAL = "Provisional, as the search was interrupted"
+
+
 def shortcoming(confidence: Confidence | None) -> str:
     """Why the nearest that was found is not recommended, as "meets the SLO with 38 % only"; "" where it is."""
     if confidence is None:

@@ -11,8 +11,9 @@ from hisearch.specs.documents.question import Question
 from hisearch.specs.wording import format_percent
 from hisearch.specs.workloads.distributions import LengthSpec
 
-#: Conversations that are drawn: their mean number of turns is known to 0.3 % or better.
-_DRAWN = 20_000
+#: Turns that are drawn, in at least so many conversations: their mean number of turns is known to a few per mille, for
+#: the longest ones to 3 %.
+_DRAWN, _LEAST_CONVERSATIONS = 200_000, 1000
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,17 @@ class Turns:
     def of(cls, question: Question, window: int) -> Turns:
         """Draw conversations as a trace's generator does, within a window of so many tokens."""
         rng = np.random.default_rng(0)
-        shape = (_DRAWN, question.turns)
+        conversations = max(_DRAWN // question.turns, _LEAST_CONVERSATIONS)
+        shape = (conversations, question.turns)
         new, output = (_drawn(lengths, shape, rng) for lengths in (question.input_lengths, question.output_lengths))
         free = window - question.shared
         output[:, 0] = np.minimum(output[:, 0], free - 1)
         new[:, 0] = np.minimum(new[:, 0], free - output[:, 0])
         context = question.shared + np.cumsum(new + output, axis=1)
         kept = np.minimum.accumulate(context <= window, axis=1)
-        return cls(float(kept.sum() / _DRAWN), float((context - output)[kept].mean()), float(1.0 - kept[:, -1].mean()))
+        return cls(
+            float(kept.sum() / conversations), float((context - output)[kept].mean()), float(1.0 - kept[:, -1].mean())
+        )
 
     def describe(self) -> str:
         """``18,207 tokens on average, with what came before``."""
