@@ -34,6 +34,15 @@ def test_equal(hisearch: Hisearch, made: Made, tmp_path: Path) -> None:
     assert "1 of 1 recording replayed as the engine decided, step by step" in shown.out
 
 
+def test_a_release_whose_rules_are_not_known_is_named(hisearch: Hisearch, made: Made, tmp_path: Path) -> None:
+    later = Made(made.document | {"engine": "vllm 99.1.0"}).write(tmp_path / "later.json")
+    shown = hisearch("validate", "scheduler", later)
+    assert "vLLM 99.1.0" in shown.out
+    assert "vllm 99.1.0 is simulated by the rules of" in shown.out
+    assert "the nearest modelled release" in shown.out
+    assert "nearest modelled" not in hisearch("validate", "scheduler", made.write(tmp_path / "known.json")).out
+
+
 def test_skipped_idle_passes_are_said(hisearch: Hisearch, made: Made, tmp_path: Path) -> None:
     path = made.write(tmp_path / "good.json.gz")
     rows = [hisearch("validate", "scheduler", path, "--json", *more).json["cases"][0] for more in ((), (SKIP,))]

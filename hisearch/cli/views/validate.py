@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hisearch.cli import output
+from hisearch.specs.deployments.engine_rules import rules_note
 from hisearch.specs.wording import counted
 
 if TYPE_CHECKING:
@@ -19,12 +20,16 @@ _LOST = {"vllm": "preempted", "sglang": "retracted"}
 
 
 def show(cases: Sequence[SchedulerCase]) -> None:
-    """A row per recording, then the first difference of each that has one."""
+    """A row per recording, then the first difference of each that has one, and of whose rules stand for others."""
     columns = ("recording", "engine", "requests", "steps", "equal", "first token off by", "finish off by", "verdict")
     output.table(columns, [_row(case) for case in cases], numbers=(2, 3, 4, 5, 6))
     for case in cases:
         if case.first_difference is not None:
             _show_difference(case, case.first_difference)
+    releases = dict.fromkeys((case.engine, case.version) for case in cases if case.engine is not None)
+    for note in (rules_note(engine, version) for engine, version in releases):
+        if note is not None:
+            output.say(f"{note}.")
     exact = sum(case.ok for case in cases)
     output.say()
     clock = ", idle passes skipped" if any(case.idle_passes == "skipped" for case in cases) else ""
@@ -70,7 +75,7 @@ def _row(case: SchedulerCase) -> tuple[str, ...]:
         return (case.file, "", "", "", "", "", "", "not compared")
     return (
         case.file,
-        _ENGINES[case.engine],
+        f"{_ENGINES[case.engine]} {case.version}".rstrip(),
         f"{case.requests:,}",
         f"{case.steps:,}",
         f"{case.equal_steps:,}",
