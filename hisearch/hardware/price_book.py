@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
-from hisearch.hardware.prices import CostBreakdown, deployment_cost
+from hisearch.hardware.prices import CostBreakdown, WholeHosts, deployment_cost, whole_hosts
 from hisearch.specs.base import Evidence, Price
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.machines.devices import DeviceSpec
@@ -49,6 +49,14 @@ class PriceBook:
             ValueError: see ``deployment_cost``.
         """
         return deployment_cost(deployment, self.accelerators, self.hosts, self.media, self.devices)
+
+    def whole_hosts(self, deployment: DeploymentSpec) -> WholeHosts:
+        """The hosts that a deployment is on, and what their idle accelerators cost where whole hosts are paid for.
+
+        Raises:
+            ValueError: a name is unknown.
+        """
+        return whole_hosts(deployment, self.accelerators, self.hosts)
 
     def prices(self) -> Iterator[Listed]:
         """Every price above zero. Media's are assumptions: their documents state no evidence."""

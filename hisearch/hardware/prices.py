@@ -117,6 +117,48 @@ def deployment_cost(
     return CostBreakdown(accelerator_usd, host_usd, count, tuple(tiers), device_usd)
 
 
+@dataclass(frozen=True)
+class WholeHosts:
+    """The hosts of a deployment, paid for whole.
+
+    used, slots: accelerators of the deployment, and of all hosts that they are on. idle_usd_per_hour: of the others,
+    with their share of the hosts.
+    """
+
+    used: int
+    slots: int
+    hosts: int
+    idle_usd_per_hour: float
+
+
+def whole_hosts(
+    deployment: DeploymentSpec, accelerators: Mapping[str, AcceleratorSpec], hosts: Mapping[str, HostSpec]
+) -> WholeHosts:
+    """Hosts that the workers take, each pool on its own, filled one after the other.
+
+    Pools without a host have no idle slots; attention-FFN disaggregation's own accelerators are not counted.
+
+    Raises:
+        ValueError: a name is unknown.
+    """
+    used = slots = count = 0
+    idle_usd = 0.0
+    for pool in deployment.pools:
+        accelerator = _find(accelerators, pool.accelerator, "accelerator")
+        used += pool.accelerators
+        name = pool.host or accelerator.host
+        if name is None:
+            slots += pool.accelerators
+            continue
+        host = _find(hosts, name, "host")
+        nodes = nodes_used(pool.parallelism, pool.replicas, host)
+        idle = nodes * host.accelerators - pool.accelerators
+        count += nodes
+        slots += nodes * host.accelerators
+        idle_usd += idle * accelerator.price.usd_per_hour + _share_of(host, idle)
+    return WholeHosts(used, slots, count, idle_usd)
+
+
 def _ffn_accelerators(
     pool: PoolSpec, spec: DevicesSpec, accelerators: Mapping[str, AcceleratorSpec], hosts: Mapping[str, HostSpec]
 ) -> tuple[int, float, float]:

@@ -84,3 +84,29 @@ def test_the_cheapest_spare_is_of_the_smallest_replica(result: StudyResult) -> N
         round(usd(resized(t.deployment, [p.replicas + 1 for p in t.deployment.pools])), 6) for t in met
     )
     assert cheapest_spare([], usd) is None
+
+
+@pytest.mark.parametrize(("tensor", "replicas", "idle"), [(4, 3, 4), (8, 2, 0), (2, 1, 6)])
+def test_idle_accelerators_of_its_hosts_are_said_and_priced(
+    result: StudyResult, tensor: int, replicas: int, idle: int
+) -> None:
+    report = result.report_input()
+    assert report.recommendation is not None
+    best = report.recommendation.trial
+    pool = best.deployment.pool.model_copy(update={"tensor_parallel": tensor, "replicas": replicas})
+    spec = best.deployment.model_copy(update={"pools": [pool]})
+    book = result.simulation.book
+    usd = {"usd_per_hour": book.cost(spec)}
+    trial = dataclasses.replace(best, deployment=spec, metrics=best.metrics | usd)
+    whole = book.whole_hosts(spec)
+    assert (whole.used, whole.slots - whole.used) == (tensor * replicas, idle)
+    each_usd = book.cost(spec) / whole.used
+    assert whole.idle_usd_per_hour == pytest.approx(idle * each_usd)
+    shown = dataclasses.replace(
+        report, recommendation=dataclasses.replace(report.recommendation, trial=trial), whole_hosts=whole
+    )
+    texts = [c.text for c in cautions(shown) if c.title == "Idle accelerators"]
+    assert len(texts) == (1 if idle else 0)
+    if idle:
+        assert f"{idle} of the {whole.slots} accelerators" in texts[0]
+        assert f"${whole.slots * each_usd:,.2f} an hour" in texts[0]

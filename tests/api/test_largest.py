@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 
 from hisearch.api.studies import largest
 from hisearch.api.studies.largest import largest_rate
+from hisearch.api.studies.largest_answer import AssuredRate
 from hisearch.api.studies.study import Study
 from hisearch.cli.main import app
-from hisearch.cli.views.largest import _searched
+from hisearch.cli.views.largest import _chances, _searched
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score
+from hisearch.search.confidence.uncertainty import factors_of, normal_draws, with_factors
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.model.job import TRIAL_ERRORS
 from hisearch.search.rate.entrants import entrants_of
@@ -108,10 +110,45 @@ def test_an_answer_says_what_binds_and_what_more_would_bring(tmp_path: Path) -> 
     assert verdicts == sorted(verdicts, reverse=True)
     assert (verdicts[0], verdicts[-1]) == (True, False)
     assert answer.more[0].rate_rps > 1.3 * answer.rate_rps
+    sure = answer.assured
+    assert sure is not None
+    assert 0.0 < sure.rate_rps < answer.rate_rps
+    assert sure.at_edge < 0.9 <= sure.probability
+    assert sure.rate_rps in [point.rate_rps for point in answer.curve]
+    assert again.assured is None  # not asked for
     assert all(other.rate_rps <= 1.02 * answer.rate_rps for other in answer.simpler)
     stored = json.loads((tmp_path / "run" / "largest.json").read_text())
     assert stored["rate_rps"] == answer.rate_rps
     assert (tmp_path / "run" / "recommended" / "vllm" / "run.sh").is_file()
+
+
+def test_the_assured_rate_is_what_enough_draws_hold_one_by_one(tmp_path: Path) -> None:
+    study = study_of("one pool", "spec.space.pools.disaggregated=null", "spec.confidence.draws=8")
+    answer, again = (largest_rate(study, workers=workers) for workers in (1, 2))
+    sure = answer.assured
+    assert sure is not None
+    assert answer.trial is not None
+    assert again.assured == sure
+    simulation, settings = answer.simulation, study.resolved.study.confidence
+    normal = normal_draws(8, study.resolved.study.seed)
+
+    def holding(rate_rps: float) -> int:
+        load = rate_rps / answer.rate_rps * answer.trial.load
+        return sum(
+            simulation.evaluate_at(
+                answer.trial.deployment,
+                load,
+                simulation.disturbed(
+                    answer.trial.deployment,
+                    lambda costs, draw=draw: with_factors(costs, factors_of(costs, draw, settings.correlation)),
+                ),
+            ).feasible
+            for draw in normal
+        )
+
+    assert holding(sure.rate_rps) == round(8 * sure.probability) == 8
+    assert holding(1.03 * sure.rate_rps) < 8
+    assert holding(answer.rate_rps) == round(8 * sure.at_edge)
 
 
 @pytest.mark.parametrize("limit", ["work", "seconds", ""])
@@ -143,3 +180,16 @@ def test_a_rate_is_no_part_of_the_question() -> None:
     result = CliRunner().invoke(app, [*asked, "--have", "h200:1", "--rate", "3"])
     assert result.exit_code == 2
     assert "--rate" in result.output
+
+
+@pytest.mark.parametrize(
+    ("sure", "words"),
+    [
+        (AssuredRate(4.0, 0.9, 0.906, 0.34, 32, 90, ""), "34 % of 32 draws of step times hold that, 91 % hold"),
+        (AssuredRate(4.0, 0.9, 0.906, 0.34, 32, 90, "work"), "hold the rate above (not refined: the limit on work"),
+        (AssuredRate(0.0, 0.9, 0.0, 0.0, 32, 90, ""), "90 % hold no rate"),
+        (AssuredRate(0.0, 0.9, 0.0, 0.1, 32, 90, "seconds"), "which rate 90 % hold was not found: the seconds were up"),
+    ],
+)
+def test_the_chances_of_both_rates_are_said(sure: AssuredRate, words: str) -> None:
+    assert words in _chances(sure)

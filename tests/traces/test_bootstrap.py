@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hisearch.api.studies.study import load_study
 from hisearch.traces.changes.bootstrap import (
     LEAST_NEIGHBOURS,
     NEIGHBOURHOOD,
@@ -24,8 +27,14 @@ from tests.reference.random_traces import TraceShape, random_trace
 Token = tuple[int, ...]
 
 
-def compiled(seed: int, requests: int = 20, **shape: float) -> CompiledTrace:
+def compiled(seed: int, requests: int = 20, recorded: bool = False, **shape: float) -> CompiledTrace:
+    """A random trace; recorded: when requests arrived that follow others is known, too."""
     arrays = random_trace(seed, TraceShape(requests=requests, prompt_tokens=6, output_tokens=3, **shape))  # type: ignore[arg-type]
+    if recorded:
+        arrival_s = arrays.arrival_s.copy()
+        for k in np.flatnonzero(np.isnan(arrival_s)):
+            arrival_s[k] = arrival_s[arrays.previous[k]] + 0.3
+        arrays = arrays._replace(arrival_s=arrival_s)
     return freeze("random", arrays, [f"r{k}" for k in range(requests)], 0, (), 1)
 
 
@@ -68,16 +77,32 @@ def expected_sequences(table: SessionTable, drawn: list[int], node_of: str) -> d
     return sequences
 
 
-@given(st.integers(0, 10_000), st.integers(0, 10_000))
+def cut(table: SessionTable, drawn: list[int], starts: list[float]) -> set[str]:
+    """Names of drawn requests that would arrive behind the original's last, and of those that follow one."""
+    arrays, late = table.trace.arrays, set()
+    end_s = math.inf if any(map(math.isnan, arrays.arrival_s)) else max(arrays.arrival_s)
+    for copy, (session, start_s) in enumerate(zip(drawn, starts, strict=True)):
+        moved_s = start_s - table.start_s[session]
+        for request in np.flatnonzero(table.of == session):  # predecessors first
+            name, before = f"{table.trace.request_ids[request]}~{copy}", int(arrays.previous[request])
+            follows = before >= 0 and f"{table.trace.request_ids[before]}~{copy}" in late
+            if follows or arrays.arrival_s[request] + moved_s > end_s:
+                late.add(name)
+    return late
+
+
+@given(st.integers(0, 10_000), st.integers(0, 10_000), st.booleans())
 @settings(deadline=None, max_examples=40)
-def test_copies_share_what_their_sources_share_and_no_more(seed: int, choice: int) -> None:
-    table = table_of(compiled(seed))
+def test_copies_share_what_their_sources_share_and_no_more(seed: int, choice: int, recorded: bool) -> None:
+    table = table_of(compiled(seed, recorded=recorded))
     rng = np.random.default_rng(choice)
     drawn = rng.integers(0, len(table), len(table) + 2)
     starts = rng.uniform(0.0, 1.0, len(drawn))
-    made = assemble(table, drawn, starts)
+    starts[0] = 0.0  # before the end of any trace
+    made, late = assemble(table, drawn, starts), cut(table, drawn.tolist(), starts.tolist())
     for node_of in ("prompt_node", "output_node"):
         expected = expected_sequences(table, drawn.tolist(), node_of)
+        expected = {name: tokens for name, tokens in expected.items() if name not in late}
         assert set(expected) == set(made.request_ids)
         ours = [path(made.arrays, int(node)) for node in getattr(made.arrays, node_of)]
         theirs = [expected[name] for name in made.request_ids]
@@ -87,10 +112,10 @@ def test_copies_share_what_their_sources_share_and_no_more(seed: int, choice: in
                 assert shared(ours[a], ours[b]) == shared(theirs[a], theirs[b])
 
 
-@given(st.integers(0, 10_000), st.integers(0, 10_000))
+@given(st.integers(0, 10_000), st.integers(0, 10_000), st.booleans())
 @settings(deadline=None, max_examples=40)
-def test_a_session_comes_whole_at_its_place(seed: int, choice: int) -> None:
-    trace = compiled(seed, follow_up=0.6)
+def test_a_session_comes_whole_at_its_place_up_to_the_end(seed: int, choice: int, recorded: bool) -> None:
+    trace = compiled(seed, follow_up=0.6, recorded=recorded)
     table = table_of(trace)
     source = {name: k for k, name in enumerate(trace.request_ids)}
     made = resample(table, "sessions" if "sessions" in table.schemes else "blocks", np.random.default_rng(choice))
@@ -107,9 +132,12 @@ def test_a_session_comes_whole_at_its_place(seed: int, choice: int) -> None:
             assert getattr(arrays, field)[k] == getattr(trace.arrays, field)[source[name]]
         assert len(path(arrays, int(arrays.prompt_node[k]))) == arrays.input_tokens[k]
     assert (arrays.parent[1:] < np.arange(1, len(arrays.parent))).all()
-    for requests in copies.values():
+    for copy, requests in copies.items():
         session = int(table.of[requests[0]])
-        assert sorted(requests) == np.flatnonzero(table.of == session).tolist()
+        start_s = min(arrays.arrival_s[k] for k, row in enumerate(rows) if row[1] == copy and arrays.previous[k] < 0)
+        late = cut(table, [session], [start_s])
+        whole = np.flatnonzero(table.of == session).tolist()
+        assert sorted(requests) == [request for request in whole if f"{trace.request_ids[request]}~0" not in late]
 
 
 @given(st.integers(0, 10_000))
@@ -199,3 +227,17 @@ def test_what_cannot_be_drawn_is_said() -> None:
     table = table_of(long_trace(4000))
     with pytest.raises(ValueError, match="cannot be drawn by chance"):
         resample(table, "chance", np.random.default_rng(0))  # type: ignore[arg-type]
+
+
+def test_a_trace_cut_out_of_a_service_is_drawn_as_busy_to_its_end() -> None:
+    """Sessions of earlier places would go on behind the end; see the module."""
+    trace = load_study("quickstart").trace
+    table, end_s = table_of(trace), float(trace.arrays.arrival_s.max())
+    for scheme in table.schemes:
+        rates = []
+        for seed in range(4):
+            made = resample(table, scheme, np.random.default_rng(seed))
+            span_s = float(np.ptp(made.arrays.arrival_s))
+            assert made.arrays.arrival_s.max() <= end_s
+            rates.append(len(made) / span_s)
+        assert np.mean(rates) == pytest.approx(len(trace) / np.ptp(trace.arrays.arrival_s), rel=0.03)

@@ -7,21 +7,23 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hisearch.api.run_folder import NOT_EXPORTED, plain, write_text, write_tree
+from hisearch.api.studies.largest_answer import AssuredRate, Compared, CurvePoint, LargestRate
 from hisearch.export.engines.launch import ExportError
 from hisearch.score.metrics import metric_of
 from hisearch.score.quantities import quantity
-from hisearch.score.terms import Check, check_to_dict, worst_check
+from hisearch.score.terms import worst_check
 from hisearch.search.confidence.baseline import default_engine
+from hisearch.search.confidence.uncertainty import factors_of, normal_draws, with_factors
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.model.deployments import deployment_of, describe, parameters_of
 from hisearch.search.model.job import TRIAL_ERRORS, Job
-from hisearch.search.model.trial import Trial
+from hisearch.search.rate.assured import assured_load
 from hisearch.search.rate.entrants import Entrant, entrants_of
 from hisearch.search.rate.race import Carried, Race
 from hisearch.search.refine.local_search import can_build, changed
@@ -33,89 +35,22 @@ from hisearch.traces.changes.continuation import period_s
 
 if TYPE_CHECKING:
     from hisearch.api.studies.study import Study
+    from hisearch.latency.costs import CompiledCosts
     from hisearch.search.model.problem import Problem
 
 #: Candidates that stage 1 keeps of each shape: all take part.
 _ALL = 10_000
 
-#: Shares of the largest rate at which the answer's curve is simulated; factor on each bound of a looser SLO.
+#: Shares of the largest rate at which the curve is simulated, beside the assured rate; factor on a looser SLO's bounds.
 CURVE = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25)
 LOOSER = 1.25
 
+#: Most draws of step times, of those that the study asks for: each is simulated at several loads until they last.
+MOST_DRAWS = 32
+
 #: Work of a race, in events of the simulations: a minute of one core, at 1.6 million a second. It does not depend on
-#: the machine. The race of 154 deployments of a 70B model on eight GPUs takes a quarter of it.
+#: the machine. The race of 154 deployments of a 70B model on eight GPUs takes a quarter of it. The draws have as much.
 MOST_EVENTS = 100_000_000
-
-
-@dataclass(frozen=True)
-class CurvePoint:
-    """Latencies at a rate, seconds at the SLO's percentiles by term; feasible: whether it holds for good."""
-
-    rate_rps: float
-    values: dict[str, float]
-    queue_growth_rps: float
-    feasible: bool
-
-
-@dataclass(frozen=True)
-class Compared:
-    """What another deployment, or the same under another SLO, carries; NaN if it cannot be simulated."""
-
-    what: str
-    rate_rps: float
-
-
-@dataclass(frozen=True, repr=False)
-class LargestRate:
-    """The answer: what the accelerators carry within the SLO, and with which settings.
-
-    trial: the winner at its largest rate, ``rate_rps``; None if nothing carries any. missed_rps: the smallest rate that
-    was simulated and did not hold; binds: the check that breaks there; limit: what bounds the batch of a worker by its
-    step times (tpot, kv, max_running, prefill). curve: rising. simpler, more: other settings, and what more hardware or
-    a looser SLO would bring. entrants: deployments of the space; tried: of these and of the winner's neighbours.
-    ended: the limit that left some untried: "work", "seconds" or "".
-    """
-
-    study: Study
-    simulation: Simulation
-    trial: Trial | None
-    rate_rps: float
-    missed_rps: float
-    binds: Check | None
-    limit: str
-    curve: tuple[CurvePoint, ...]
-    simpler: tuple[Compared, ...]
-    more: tuple[Compared, ...]
-    entrants: int
-    tried: int
-    simulations: int
-    wall_s: float
-    ended: str
-    run_dir: Path | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The answer for machines; see docs/json.md."""
-        trial = self.trial
-        return {
-            "study": self.study.name,
-            "run_dir": None if self.run_dir is None else str(self.run_dir),
-            "feasible": trial is not None,
-            "rate_rps": self.rate_rps,
-            "missed_rps": None if math.isinf(self.missed_rps) else self.missed_rps,
-            "binds": None if self.binds is None else check_to_dict(self.binds),
-            "limit": self.limit,
-            "deployment": None if trial is None else trial.deployment.model_dump(mode="json"),
-            "metrics": {} if trial is None else trial.metrics,
-            "slo": [] if trial is None else [check_to_dict(check) for check in trial.slo],
-            "curve": [asdict(point) for point in self.curve],
-            "simpler": [asdict(other) for other in self.simpler],
-            "more": [asdict(other) for other in self.more],
-            "entrants": self.entrants,
-            "tried": self.tried,
-            "simulations": self.simulations,
-            "wall_s": self.wall_s,
-            "ended": self.ended,
-        }
 
 
 def largest_rate(
@@ -130,7 +65,7 @@ def largest_rate(
         seconds: wall time after which the race ends, however much work that is. Where absent, the race ends with its
             work, which is limited alike on all machines, or with the study's own seconds, whichever is first.
         run_dir: where the study, ``largest.json`` and the launch scripts are written; nowhere where absent.
-        around: whether the curve and the comparisons are simulated, too.
+        around: whether the rate of the study's required probability, the curve and the comparisons are simulated, too.
 
     Raises:
         SpecError: all first turns of the workload arrive at once: there is no rate.
@@ -155,17 +90,21 @@ def largest_rate(
         raise NothingFitsError(report)
     own_rps = len(world.trace) / period_s(world.trace) * world.load
     entrants = [replace(entrant, estimate_rps=entrant.estimate_rps / own_rps) for entrant in entrants]
-    threads, limit_s = workers or os.cpu_count() or 1, seconds or study.resolved.study.budget.wall_s
+    each = partial(_each, workers or os.cpu_count() or 1)
+    limit_s = seconds or study.resolved.study.budget.wall_s
 
-    def over() -> str:
-        if seconds is None and simulation.events >= MOST_EVENTS:
+    def over(events: int) -> str:
+        if seconds is None and simulation.events >= events:
             return "work"
         return "seconds" if time.monotonic() - began > limit_s else ""
 
-    race = Race(simulation.evaluate_at, partial(_each, threads), over)
+    race = Race(simulation.evaluate_at, each, lambda: over(MOST_EVENTS))
     race.run(entrants)
     _climb(problem, race)
-    answer = _Answer(study, problem, simulation, race, own_rps).made(entrants, report_around=around)
+    assured, most_events = None, simulation.events + MOST_EVENTS
+    if around and race.leader is not None:
+        assured = _assured(study, simulation, race.leader, own_rps, each, lambda: over(most_events))
+    answer = _Answer(study, problem, simulation, race, own_rps, assured).made(entrants, report_around=around)
     answer = replace(answer, wall_s=round(time.monotonic() - began, 3))
     return answer if run_dir is None else _written(answer, Path(run_dir))
 
@@ -175,6 +114,39 @@ def _each(threads: int, make: Callable[[Any], Any], items: Sequence[Any]) -> lis
 
     pool = Parallel(n_jobs=threads if len(items) > 1 else 1, backend="threading")
     return list(pool(delayed(make)(item) for item in items))
+
+
+def _assured(
+    study: Study, simulation: Simulation, best: Carried, own_rps: float, each: Callable[..., list[bool]],
+    over: Callable[[], str],
+) -> AssuredRate | None:  # fmt: skip
+    """The rate that the winner carries with the study's required probability; None if it requires none."""
+    settings, deployment = study.resolved.study.confidence, best.deployment
+    count = min(settings.draws, MOST_DRAWS)
+    if settings.required is None or not count or best.load <= 0.0:
+        return None
+    normal = normal_draws(count, study.resolved.study.seed)
+
+    def factors(costs: CompiledCosts, draw: int) -> dict[str, float]:
+        return factors_of(costs, normal[draw], settings.correlation)
+
+    plans = [
+        simulation.disturbed(deployment, lambda costs, draw=draw: with_factors(costs, factors(costs, draw)))  # type: ignore[misc]
+        for draw in range(count)
+    ]
+    own = simulation.fleet(deployment).pools[0].plan.costs
+    slowest = sorted(range(count), key=lambda draw: -math.prod(factors(own, draw).values()))
+
+    def holds(draw: int, load: float) -> bool:
+        try:
+            return simulation.evaluate_at(deployment, load, plans[draw]).feasible
+        except TRIAL_ERRORS:
+            return False
+
+    sure = assured_load(holds, slowest, settings.required, best.load, each=each, over=over)
+    return AssuredRate(
+        sure.load * own_rps, settings.required, sure.share, sure.share_first, count, sure.simulations, sure.ended
+    )
 
 
 def _climb(problem: Problem, race: Race) -> None:
@@ -189,9 +161,12 @@ def _climb(problem: Problem, race: Race) -> None:
 class _Answer:
     """Builds the answer around the winner of a race."""
 
-    def __init__(self, study: Study, problem: Problem, simulation: Simulation, race: Race, own_rps: float) -> None:
+    def __init__(
+        self, study: Study, problem: Problem, simulation: Simulation, race: Race, own_rps: float,
+        assured: AssuredRate | None,
+    ) -> None:  # fmt: skip
         self._study, self._problem, self._simulation = study, problem, simulation
-        self._race, self._own_rps = race, own_rps
+        self._race, self._own_rps, self._assured = race, own_rps, assured
 
     def made(self, entrants: Sequence[Entrant], *, report_around: bool) -> LargestRate:
         """The answer; see ``LargestRate``."""
@@ -222,6 +197,7 @@ class _Answer:
             race.simulations,
             0.0,
             race.ended,
+            self._assured,
         )
 
     def _limit(self, best: Carried) -> str:
@@ -243,16 +219,19 @@ class _Answer:
     def _curve(self, best: Carried) -> tuple[CurvePoint, ...]:
         labels = [term.label for term in self._problem.slo.terms]
 
-        def point(share: float) -> CurvePoint | None:
+        def point(load: float) -> CurvePoint | None:
             try:
-                evaluation = self._simulation.evaluate_at(best.deployment, share * best.load)
+                evaluation = self._simulation.evaluate_at(best.deployment, load)
             except TRIAL_ERRORS:
                 return None
             values = {label: evaluation.metrics[metric_of(label)] for label in labels}
             growth = evaluation.metrics["queue_growth_rps"]
-            return CurvePoint(share * best.load * self._own_rps, values, growth, evaluation.feasible)
+            return CurvePoint(load * self._own_rps, values, growth, evaluation.feasible)
 
-        return tuple(made for made in map(point, CURVE) if made is not None)
+        loads = {share * best.load for share in CURVE}
+        if self._assured is not None and self._assured.rate_rps > 0.0:
+            loads.add(self._assured.rate_rps / self._own_rps)
+        return tuple(made for made in map(point, sorted(loads)) if made is not None)
 
     def _rate(self, what: str, deployment: DeploymentSpec, start: float, race: Race | None = None) -> Compared:
         largest = (race or self._race).search(deployment, start)

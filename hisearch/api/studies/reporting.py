@@ -73,6 +73,7 @@ def basic_input(
         progress=hypervolume_progress(trials, study.objectives),
         replicas_down=study.availability.replicas_down,
         rivals=_rivals(resolved, trials, recommendation),
+        whole_hosts=price_book(resolved.hardware).whole_hosts(chosen.deployment) if chosen is not None else None,
         costs=_cost_rows(resolved, [*([chosen] if chosen is not None else []), *shown]),
         provenance=RunRecord(
             profile=profile_note(resolved, chosen),

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from hisearch.report.data.closeup import Closeup
     from hisearch.report.data.confidence import Confidence
     from hisearch.report.data.inputs import ReportInput
-    from hisearch.report.data.spare import Spare
     from hisearch.score.capacity import Capacity
     from hisearch.search.driver import SearchOutcome
     from hisearch.search.evaluate.simulation import Simulation
@@ -263,6 +262,7 @@ class StudyResult(Shown):
             ValueError: the run folder's ``confidence.json`` is invalid.
         """
         from hisearch.api.studies.reporting import basic_input
+        from hisearch.report.data.spare import likely_spare
         from hisearch.search.select.formats import brief_formats
 
         facts, failure, chosen = self.provenance, self.failure, self.highlighted
@@ -304,20 +304,10 @@ class StudyResult(Shown):
             closeup=self.closeup,
             confidence=self.confidence,
             run=shlex.quote(str(self.run_dir)),
-            spare=self._spare(),
+            spare=likely_spare(self.trials, best.trial, self.confidence, self.simulation.usd_per_hour)
+            if (best := self.recommendation) is not None and not self.resolved.study.availability.replicas_down
+            else None,
         )
-
-    def _spare(self) -> Spare | None:
-        """What one more replica costs: of the recommendation, and of what is as likely to hold the SLO as required."""
-        from hisearch.report.data.spare import cheapest_spare
-        from hisearch.specs.wording import SURE
-
-        best, known = self.recommendation, self.confidence
-        if best is None or self.resolved.study.availability.replicas_down:
-            return None
-        chances = {} if known is None else {t.number: known.chance_of(t.number, best.trial.number) for t in self.trials}
-        sure = [t for t in self.trials if t.meets_slo and (chance := chances.get(t.number)) and chance.value >= SURE]
-        return cheapest_spare([best.trial, *sure], self.simulation.usd_per_hour)
 
     def with_closeup(self, workers: int | None = None, progress: Progress | None = None) -> StudyResult:
         """The result with the report's details of the highlighted deployment, which is simulated for them.

@@ -96,7 +96,7 @@ def size(
         typer.Option(
             metavar="NAME:NUMBER,…",
             help="Instead of --rate: the accelerators that are there, such as h200:8. Finds the largest rate that they "
-            "carry, and its settings.",
+            "carry with 90 %, and its settings.",
         ),
     ] = None,
     budget_usd: Annotated[
@@ -106,8 +106,8 @@ def size(
         float | None,
         typer.Option(
             metavar="P",
-            help="Recommend the cheapest that meets the SLO with at least this probability, 0 to 1; exit with 99 where "
-            "none has it.",
+            help="Recommend the cheapest that meets the SLO with at least this probability, 0 to 1, and exit with 99 "
+            "where none has it; with --have, the rate that holds with it. 0.9 where absent.",
         ),
     ] = None,
     seed: options.Seed = 0,
@@ -124,9 +124,9 @@ def size(
 
     Needs no study file: makes a study of the question, and runs it. Answers in 25 lines: what to buy, its settings
     and price, the SLO term by term, headroom, what holds it back, the next cheaper one. The run folder holds the
-    study and the report. With --have: the largest rate of the accelerators that are there, what binds it, latencies at
-    other rates, how far simpler settings fall short, and what more would bring. Exit codes are those of run: 99 where
-    nothing meets the SLO, with the nearest miss.
+    study and the report. With --have: the largest rate that the accelerators carry with 90 %, the edge as simulated,
+    what binds it, latencies at other rates, how far simpler settings fall short, and what more would bring. Exit codes
+    are those of run: 99 where nothing meets the SLO, with the nearest miss.
     """
     from hisearch.cli.output import note, warn
     from hisearch.cli.output import result as print_result
@@ -146,8 +146,8 @@ def size(
     options.check_places(keep)
     with _named_by_option("" if have is None else "have"):
         kinds = parse_have(have) if have is not None else ()
-        if kinds and (rate is not None or gpu is not None or budget_usd is not None or confidence is not None):
-            raise refused("have", "stands in place of --rate, --gpu, --budget-usd and --confidence; leave them out")
+        if kinds and (rate is not None or gpu is not None or budget_usd is not None):
+            raise refused("have", "stands in place of --rate, --gpu and --budget-usd; leave them out")
         question = Question(
             model=model,
             slo=slo,

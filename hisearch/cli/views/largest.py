@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hisearch.api.studies.largest import Compared, LargestRate, described
+from hisearch.api.studies.largest import described
+from hisearch.api.studies.largest_answer import AssuredRate, Compared, LargestRate
 from hisearch.cli import output
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows
 from hisearch.score.quantities import quantity, significant, titled
@@ -24,11 +25,11 @@ _ENDED = {
     "seconds": f"; the seconds were up before all were tried: {ON_ANOTHER_DAY}",
 }
 
-#: What a largest rate is not.
-_EDGE = (
-    "the edge as simulated: nothing is to spare there, and step times err. With --rate instead of --have `size` finds "
-    "what holds a rate with 90 %"
-)
+#: Limit of the draws -> why they were not all made.
+_ENDED_EARLY = {"work": ": the limit on work was reached", "seconds": f": the seconds were up; {ON_ANOTHER_DAY}"}
+
+#: What a largest rate without a probability is not.
+_EDGE = "the edge as simulated: nothing is to spare there, and step times err"
 
 
 def show(answers: Sequence[LargestRate]) -> None:
@@ -37,9 +38,12 @@ def show(answers: Sequence[LargestRate]) -> None:
         _show(answer)
         output.say()
     if len(answers) > 1:
-        total = sum(answer.rate_rps for answer in answers)
+        rates = [_carried_rps(answer) for answer in answers]
+        total = sum(rates)
         shares = ", ".join(
-            f"{format_percent(answer.rate_rps / total)} to {_accelerators(answer)}" for answer in answers if total > 0
+            f"{format_percent(rate / total)} to {_accelerators(answer)}"
+            for rate, answer in zip(rates, answers, strict=True)
+            if total > 0
         )
         output.say(
             f"Together {significant(total)} requests/s, each kind behind an address of its own: {shares}", bold=True
@@ -68,19 +72,19 @@ def _show(answer: LargestRate) -> None:
         output.say(f"{_accelerators(answer)} carry no rate of {model} within the SLO", bold=True)
         output.say(f"{counted(answer.entrants, 'deployment')} of the space; {answer.tried:,} were tried")
         return
-    output.say(
-        f"{_accelerators(answer)} carry {significant(answer.rate_rps)} requests/s of {model} within the SLO", bold=True
-    )
+    sure, rate = answer.assured, significant(_carried_rps(answer))
+    chance = f" with {format_percent(sure.at_least)}" if sure is not None and sure.rate_rps > 0.0 else ""
+    output.say(f"{_accelerators(answer)} carry {rate} requests/s of {model} within the SLO{chance}", bold=True)
     output.pairs(
         {
             "deployment": described(answer),
             "settings": "; ".join(_settings(trial)),
+            "as simulated": f"{significant(answer.rate_rps)} requests/s; {_EDGE if sure is None else _chances(sure)}",
             "binds": _binds(answer),
             "searched": _searched(answer),
-            "mind": _EDGE,
         }
     )
-    output.say()
+    output.heading(f"At the edge, {significant(answer.rate_rps)} requests/s")
     output.table(TERM_COLUMNS, term_rows(trial.slo), numbers=(1, 2, 3))
     if answer.curve:
         output.heading("Rate against latency")
@@ -108,6 +112,23 @@ def _show(answer: LargestRate) -> None:
         output.pairs(
             {"scripts": str(Path(answer.run_dir) / "recommended"), "study": str(answer.run_dir / "study.yaml")}
         )
+
+
+def _carried_rps(answer: LargestRate) -> float:
+    """The rate with the required probability; as simulated where none is required, or none was found."""
+    sure = answer.assured
+    return sure.rate_rps if sure is not None and sure.rate_rps > 0.0 else answer.rate_rps
+
+
+def _chances(sure: AssuredRate) -> str:
+    """How likely both rates are to hold, or that none likely enough was found."""
+    edge = f"{format_percent(sure.at_edge)} of {sure.draws} draws of step times hold that"
+    if sure.rate_rps > 0.0:
+        ended = f" (not refined{_ENDED_EARLY[sure.ended]})" if sure.ended else ""
+        return f"{edge}, {format_percent(sure.probability)} hold the rate above{ended}"
+    if sure.ended:
+        return f"{edge}; which rate {format_percent(sure.at_least)} hold was not found{_ENDED_EARLY[sure.ended]}"
+    return f"{edge}; {format_percent(sure.at_least)} hold no rate"
 
 
 def _settings(trial: Trial) -> list[str]:

@@ -13,7 +13,7 @@ from hisearch.api.studies.size import next_cheaper
 from hisearch.cli import output
 from hisearch.cli.views import run as run_view
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows
-from hisearch.report.pages.page import availability
+from hisearch.report.pages.page import availability, idle_accelerators
 from hisearch.report.words.cautions import PROVISIONAL, shortcoming, verdict_of
 from hisearch.report.words.terms import far_off, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, quantity, titled, usd
@@ -116,6 +116,7 @@ def _outlook(result: StudyResult, asked: Asked) -> dict[str, str]:
         "headroom": _headroom(result, asked),
         "held back by": _held_back(limiting(result)),
         "next cheaper": _cheaper(result),
+        "with a spare": _spare(result),
         "mind": " ".join(f"{capitalised(note)}." for note in _cautions(result, asked)),
         "rests on": _rests_on(result, asked),
         "report": str(result.run_dir / REPORT),
@@ -136,6 +137,8 @@ def _chance(result: StudyResult) -> str:
     if confidence.chance_range is not None and confidence.level is not None:
         low, high = (format_percent(end) for end in confidence.chance_range)
         text += f" ({format_percent(confidence.level)} interval {low} to {high})"
+    if confidence.misses is not None:
+        text += f". {confidence.misses.sentence.removesuffix('.')}"
     required = result.resolved.study.confidence.required
     if required is not None:
         return f"{text}{_shortfall(result, required)}"
@@ -241,6 +244,17 @@ def _cheaper(result: StudyResult) -> str:
     return f"{text}: {format_term(worst)}" if worst is not None else text
 
 
+def _spare(result: StudyResult) -> str:
+    """What bears an update; "" where nothing is recommended, or a single replica is warned of."""
+    spare, trial = result.report_input().spare, result.highlighted
+    if spare is None or trial is None or trial.deployment.pool.replicas == 1:
+        return ""
+    return (
+        f"{_short(result, spare.deployment)} at {usd(spare.usd_per_hour)} per hour: the SLO holds while a replica is "
+        "updated, drained or lost"
+    )
+
+
 def _cautions(result: StudyResult, asked: Asked) -> list[str]:
     """What to doubt, each in a sentence without its full stop."""
     notes = [asked.caution] if asked.caution else []
@@ -254,6 +268,8 @@ def _cautions(result: StudyResult, asked: Asked) -> list[str]:
         notes += [check.note for check in rejected]
     if result.recommendation is not None and trial is not None and trial.deployment.pool.replicas == 1:
         notes.append(f"a single replica: {availability(result.report_input()).brief}")
+    if idle := idle_accelerators(result.report_input()).brief:
+        notes.append(f"idle accelerators: {idle}")
     if timed := result.outcome.ending.timed():
         notes.append(timed)
     elif _cut_short(result):

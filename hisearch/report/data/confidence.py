@@ -96,6 +96,14 @@ class Priced:
 
 
 @dataclass(frozen=True)
+class Misses:
+    """Draws that miss the SLO, and why, as text."""
+
+    missed: int = 0
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
 class Confidence:
     """terms: label -> probability, 0 to 1. intervals: metric -> (low, high).
 
@@ -109,7 +117,7 @@ class Confidence:
     checkpoint's formats and is as likely as required; None where not searched, or where there is none.
     chance_constrained: None where it was not searched. sensitivity: thresholds at which the answer changes, as written.
     bandwidths: at which attached devices that were not chosen would win. unchecked: that wall time ended these
-    checks, as a sentence, or "".
+    checks, as a sentence, or "". misses: draws behind ``chance`` that miss, None where none does or that is not known.
     """
 
     terms: Mapping[str, _Probability] = field(default_factory=dict)
@@ -137,6 +145,7 @@ class Confidence:
     bandwidths: tuple[BandwidthWin, ...] = ()
     unchecked: str = ""
     lasts: bool | None = None
+    misses: Misses | None = None
 
     def chance_of(self, trial: int, recommended: int | None) -> Chance | None:
         """The probability of a trial, from most draws; None where it was not looked into."""

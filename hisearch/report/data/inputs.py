@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hisearch.hardware.prices import WholeHosts
 from hisearch.report.data.closeup import Closeup, LoadPoint
 from hisearch.report.data.confidence import Confidence
 from hisearch.report.data.spare import Spare
@@ -133,8 +134,9 @@ class ReportInput:
     costs: of the recommendation and its runner-ups, or of the nearest miss. closeup: of the highlighted deployment, if
     made. confidence: how sure the recommendation is, if known. so_far: of a study that has not ended; its
     recommendation is then the best so far. run: the run's folder, quoted for a shell. replicas_down: of each pool, away
-    in every simulation. spare: what one more replica costs, where none is away and something is recommended. rivals:
-    hardware that was not chosen. interrupted: somebody ended the search before its answer was checked.
+    in every simulation. spare: what one more replica costs, where none is away and something is recommended.
+    whole_hosts: of the highlighted deployment. rivals: hardware that was not chosen. interrupted: somebody ended the
+    search before its answer was checked.
 
     Raises:
         ValueError: the parts contradict each other.
@@ -167,6 +169,7 @@ class ReportInput:
     run: str = "RUN"
     replicas_down: int = 0
     spare: Spare | None = None
+    whole_hosts: WholeHosts | None = None
     rivals: tuple[Rival, ...] = ()
     interrupted: bool = False
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from hisearch.report.data.confidence import Confidence
 from hisearch.search.model.deployments import resized
 from hisearch.search.model.trial import Trial
 from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.wording import SURE
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,17 @@ class Spare:
     deployment: DeploymentSpec
     usd_per_hour: float
     of_trial: int
+
+
+def likely_spare(
+    trials: Sequence[Trial], best: Trial, known: Confidence | None, usd_per_hour: Callable[[DeploymentSpec], float]
+) -> Spare:
+    """The cheapest spare of the recommendation ``best``, and of what is known to hold the SLO with 90 % or more."""
+    chances = {} if known is None else {t.number: known.chance_of(t.number, best.number) for t in trials}
+    sure = [t for t in trials if t.meets_slo and (chance := chances.get(t.number)) and chance.value >= SURE]
+    spare = cheapest_spare([best, *sure], usd_per_hour)
+    assert spare is not None  # of one trial at least
+    return spare
 
 
 def cheapest_spare(trials: Iterable[Trial], usd_per_hour: Callable[[DeploymentSpec], float]) -> Spare | None:

@@ -103,6 +103,7 @@ def _probability(known: Confidence, *, ended: bool) -> BigFact:
         return BigFact("chance", "Meets the SLO", "not known", "", (why,))
     lines = [f"{_level(known)}: {format_range(known.chance_range)}"] if known.chance_range is not None else []
     lines += [f"{round(known.chance * known.draws)} of {known.draws} draws"] if known.draws else []
+    lines += [known.misses.sentence] if known.misses is not None else []
     value = format_percent(known.chance)
     return BigFact("chance", "Meets the whole SLO", value, "likely", tuple(lines), known.chance, known.chance_range)
 

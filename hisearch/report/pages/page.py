@@ -18,7 +18,7 @@ from hisearch.report.words.terms import term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, quantity, significant, usd
 from hisearch.score.terms import REJECTED
 from hisearch.search.model.deployments import differences, stores
-from hisearch.search.model.trial import Trial, metric_of
+from hisearch.search.model.trial import Trial, metric_of, price_of
 from hisearch.search.select.speculation import brief_speculation, describe_speculation
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.wording import counted, format_percent, listed
@@ -266,6 +266,7 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
         Caution("Changes the model", data.formats, data.formats_brief or data.formats, "trades"),
         Caution("No launch scripts", exported, "it cannot be written as launch commands", "why"),
         availability(data),
+        idle_accelerators(data),
         Caution(
             "Search cut short", data.cut_short, (data.cut_short_brief or data.cut_short).removesuffix("."), "provenance"
         ),
@@ -290,6 +291,22 @@ def availability(data: ReportInput) -> Caution:
         f"There is one replica: {outage}. The cheapest with a spare costs {costs} an hour. A study asks for it with "
         "spec.availability.replicas_down: 1.",
         f"{outage}; with a spare it costs {costs} an hour",
+        "trades",
+    )
+
+
+def idle_accelerators(data: ReportInput) -> Caution:
+    """Accelerators that the highlighted deployment leaves idle on its hosts, and their cost; without text if none."""
+    whole, trial = data.whole_hosts, data.highlighted
+    if whole is None or trial is None or whole.slots == whole.used:
+        return Caution("Idle accelerators", "")
+    idle = f"{whole.slots - whole.used} of the {whole.slots} accelerators of its {counted(whole.hosts, 'host')}"
+    costs = f"{usd(price_of(trial) + whole.idle_usd_per_hour)} an hour"
+    return Caution(
+        "Idle accelerators",
+        f"It leaves {idle} idle. Its price is that of the {whole.used} in use; where whole hosts are paid for, it is "
+        f"{costs}.",
+        f"{idle}; where whole hosts are paid for, it costs {costs}",
         "trades",
     )
 

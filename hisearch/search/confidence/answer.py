@@ -13,6 +13,7 @@ from hisearch.search.confidence.assurance import Assured
 from hisearch.search.confidence.chance_constrained import ChanceConstrained
 from hisearch.search.confidence.changes import Faster, NextPurchase, StepChange
 from hisearch.search.confidence.fresh_knowledge import FreshKnowledge
+from hisearch.search.confidence.misses import Misses
 from hisearch.search.model.trial import Recommendation, Trial
 from hisearch.search.select.price_sensitivity import PriceBreakEven
 from hisearch.search.select.setting_sensitivity import Setting
@@ -63,6 +64,7 @@ class Conclusion:
     that keeps the checkpoint's formats and has the required probability, if the recommendation has narrower ones; None
     also where there is none. chance_constrained: the price of a higher probability, if none is required and the
     recommendation's is low. fresh: the recommendation with a router whose knowledge is of now, if its own is old.
+    misses: why draws of the recommendation miss the SLO, if some do and what would change the answer is asked.
     simulations: number by purpose.
     """
 
@@ -89,3 +91,4 @@ class Conclusion:
     fresh: FreshKnowledge | None = None
     simulations: Mapping[str, int] = field(default_factory=dict)
     lasts: bool | None = None
+    misses: Misses | None = None

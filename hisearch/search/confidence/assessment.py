@@ -305,3 +305,18 @@ def at_prices(evaluation: Evaluation, nominal_usd: float, drawn_usd: float) -> E
         for check in evaluation.slo
     )
     return replace(evaluation, metrics=metrics, slo=checks, feasible=all(check.holds for check in checks))
+
+
+def cheapest_shares(by_trial: Sequence[Sequence[Evaluation]]) -> list[float]:
+    """Share of draws in which each trial is the cheapest that meets the SLO; the earlier one at equal prices.
+
+    by_trial: evaluations of each under the same draws; where there are fewer of some, the first of them count. Empty
+    without draws.
+    """
+    wins, count = [0] * len(by_trial), 0
+    for evaluations in zip(*by_trial, strict=False):
+        count += 1
+        prices = [e.metrics["usd_per_hour"] if e.feasible else math.inf for e in evaluations]
+        if min(prices) < math.inf:
+            wins[prices.index(min(prices))] += 1
+    return [won / count for won in wins] if count else []

@@ -6,7 +6,6 @@ purpose. All results are the same for any number of workers (law L6); they are k
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +14,7 @@ from typing import TypeVar
 
 from hisearch.score.capacity import Capacity
 from hisearch.search.confidence.answer import Candidate, Conclusion, Priced, Question
-from hisearch.search.confidence.assessment import Assessment, Assessor
+from hisearch.search.confidence.assessment import Assessment, Assessor, cheapest_shares
 from hisearch.search.confidence.assurance import Assured, Likelihood, Walk, first_of
 from hisearch.search.confidence.baseline import SIMULATIONS as BASELINE_SIMULATIONS
 from hisearch.search.confidence.baseline import find_baseline
@@ -23,6 +22,7 @@ from hisearch.search.confidence.chance_constrained import ChanceConstrained, fin
 from hisearch.search.confidence.changes import LOADS, Changes, Faster, NextPurchase, StepChange
 from hisearch.search.confidence.fresh_knowledge import SIMULATIONS as FRESH_SIMULATIONS
 from hisearch.search.confidence.fresh_knowledge import find_fresh_knowledge
+from hisearch.search.confidence.misses import MOST_DRAWS, Misses, find_misses
 from hisearch.search.confidence.step_sensitivity import MAX_ALTERNATIVES, SCALED, SIMULATIONS
 from hisearch.search.driver import SearchOutcome
 from hisearch.search.evaluate.runner import TrialRunner
@@ -120,6 +120,7 @@ class _Course:
         load_headroom = self._headroom(recommendation.trial)
         purchase = self._next_purchase(recommendation.trial, load_headroom) if load_headroom else None
         chance_constrained = self._chance_constrained(recommendation.trial, assessment)
+        misses = self._misses(recommendation.trial, assessment)
         self._assessor.progress.finished()
         changes = single_changes(self._trials, recommendation.trial)
         conclusion = Conclusion(
@@ -130,6 +131,7 @@ class _Course:
             load_headroom, purchase, self._nominal(first, recommendation), between,
             self._own_formats(first, recommendation) if satisfied else None, chance_constrained, fresh, self._counts,
             lasts=self._assessor.holds_carried_on(recommendation.trial),
+            misses=misses,
         )  # fmt: skip
         return self._concluded(recommendation, load_headroom), conclusion
 
@@ -139,7 +141,8 @@ class _Course:
         settings = self._settings
         required = settings.required is not None
         walk = settings.search + settings.fresh_draws if required else settings.chance_constrained
-        return settings.draws + (1 + CANDIDATES) * settings.candidate_draws + settings.what_if + walk
+        misses = 2 * MOST_DRAWS if settings.what_if else 0
+        return settings.draws + (1 + CANDIDATES) * settings.candidate_draws + settings.what_if + misses + walk
 
     def _prices(self, best: Trial) -> tuple[PriceBreakEven, ...]:
         if PRICE not in self._problem.objectives:
@@ -342,21 +345,10 @@ class _Course:
                 self._assessor.assess(trials, [few] * len(trials), settings.level) if few and len(trials) > 1 else []
             )
         assessment = self._under_all_draws(recommendation.trial)
-        wins = self._wins(trials, few)
+        wins = cheapest_shares([self._assessor.known(trial.deployment, range(few)) for trial in trials])
         return assessment, tuple(
             Candidate(trial, assessed, won) for trial, assessed, won in zip(trials, assessments, wins, strict=False)
         )
-
-    def _wins(self, trials: Sequence[Trial], draws: int) -> list[float]:
-        """Share of draws in which each is the cheapest that meets the SLO; the earlier one at equal prices."""
-        by_trial = [self._assessor.known(trial.deployment, range(draws)) for trial in trials]
-        wins = [0] * len(trials)
-        for evaluations in zip(*by_trial, strict=False):
-            prices = [e.metrics[PRICE] if e.feasible else math.inf for e in evaluations]
-            if min(prices) < math.inf:
-                wins[prices.index(min(prices))] += 1
-        count = min((len(evaluations) for evaluations in by_trial), default=0)
-        return [won / count for won in wins] if count else []
 
     def _chance_constrained(self, best: Trial, assessed: Assessment | None) -> ChanceConstrained | None:
         """The price of a higher probability, if none is required."""
@@ -366,6 +358,13 @@ class _Course:
             return find_chance_constrained(
                 self._assessor, best, assessed, self._trials, self._settings.chance_constrained, self._settings.level
             )
+
+    def _misses(self, best: Trial, assessed: Assessment | None) -> Misses | None:
+        """Why draws of the recommendation miss the SLO."""
+        if assessed is None or not self._settings.what_if or self._assessor.out_of_time:
+            return None
+        with self._counting("draws that miss"):
+            return find_misses(self._assessor, best, assessed.draws)
 
     def _baseline(self, best: Trial) -> Trial | None:
         memory = self._question.memory_bytes[best.deployment.pools[0].accelerator]

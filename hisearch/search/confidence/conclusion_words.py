@@ -11,6 +11,7 @@ from hisearch.search.confidence.answer import Conclusion, Priced
 from hisearch.search.confidence.assessment import Assessment
 from hisearch.search.confidence.chance_constrained import ChanceConstrained
 from hisearch.search.confidence.changes import StepChange
+from hisearch.search.confidence.misses import Misses
 from hisearch.search.confidence.step_sensitivity import EVERY_TERM, MOST_FACTOR
 from hisearch.search.model.deployments import describe, parameters_of, setting_name
 from hisearch.search.model.trial import Recommendation, Trial, price_of
@@ -27,6 +28,11 @@ SETTINGS = 8
 def format_chance(assessment: Assessment, varied: Sequence[str]) -> str:
     """How likely the recommendation is to meet the SLO, and under which draws."""
     return _WORDS.say("chance", assessment, list(varied))
+
+
+def format_misses(misses: Misses | None) -> str:
+    """Why draws miss the SLO; "" if none do, or that is not known."""
+    return "" if misses is None else _WORDS.say("misses", misses)
 
 
 def format_required_probability(conclusion: Conclusion) -> str:

@@ -19,6 +19,7 @@ from hisearch.search.confidence.conclusion_words import (
     format_chance,
     format_chance_constrained,
     format_limit,
+    format_misses,
     format_nominal,
     format_required_probability,
     sentences,
@@ -35,14 +36,15 @@ from hisearch.specs.wording import SURE
 def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
     """The file's object; ``varied``: the inputs that draws vary, as text."""
     assessment, best, headroom = conclusion.assessment, conclusion.recommendation, conclusion.headroom
-    chance = "" if assessment is None else format_chance(assessment, varied)
+    chance, misses = "" if assessment is None else format_chance(assessment, varied), format_misses(conclusion.misses)
     return {
         "recommendation": _recommended(best)
         | {"runner_ups": [{"trial": trial.number, "trade": trade} for trial, trade in best.runner_ups]},
         "at_least": conclusion.at_least,
         "satisfied": conclusion.satisfied,
         "lasts": conclusion.lasts,
-        "summary": " ".join(text for text in (chance, format_required_probability(conclusion)) if text),
+        "summary": " ".join(text for text in (chance, misses, format_required_probability(conclusion)) if text),
+        "misses": None if conclusion.misses is None else asdict(conclusion.misses) | {"sentence": misses},
         "confirmed": None if conclusion.confirmed is None else _assessed(conclusion.confirmed),
         "varied": varied if assessment is not None else [],
         **({} if assessment is None else _assessed(assessment) | {"level": assessment.level}),

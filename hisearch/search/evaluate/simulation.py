@@ -228,12 +228,20 @@ class Simulation:
         Raises:
             ValueError: the deployment cannot be built or simulated.
         """
-        fleet = self.fleet(deployment)
-        pools = [replace(pool, plan=replace(pool.plan, costs=disturb(pool.plan.costs))) for pool in fleet.pools]
-        changed = replace(fleet, pools=tuple(pools))
+        changed = self.disturbed(deployment, disturb)
         if load != 1.0:
             return self.evaluate_at(deployment, load, changed)
         return self._scored(deployment, changed, trace)
+
+    def disturbed(self, deployment: DeploymentSpec, disturb: Callable[[CompiledCosts], CompiledCosts]) -> FleetPlan:
+        """A deployment's plan with other step costs; see ``evaluate_disturbed``.
+
+        Raises:
+            ValueError: a worker cannot be built.
+        """
+        fleet = self.fleet(deployment)
+        pools = [replace(pool, plan=replace(pool.plan, costs=disturb(pool.plan.costs))) for pool in fleet.pools]
+        return replace(fleet, pools=tuple(pools))
 
     def evaluate_fleet(self, deployment: DeploymentSpec, fleet: FleetPlan, load: float = 1.0) -> Evaluation:
         """Simulate another plan of a deployment on the study's trace, at ``load`` times its own load, and score it.

@@ -19,10 +19,15 @@ and so do conversations that a window cut out of a running service has in their 
 A session comes whole: its requests keep their times after its start, or their think times. What only its own sequences
 hold becomes new tokens in each further copy, so that a session drawn twice does not hit its own copy in a cache. What
 sessions share, copies share too.
+
+A drawn trace ends when the original does: what its sessions would send later is cut off, as the window cut it off that
+took the original out of a service. Else sessions from earlier places would go on behind the end, at a fraction of the
+load. Where some arrivals are not recorded, nothing says when a session would end, and none is cut.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -166,9 +171,25 @@ def _by_block(table: SessionTable, rng: np.random.Generator) -> tuple[I8, F8]:
             inside = slice(*np.searchsorted(at_s, (begin_s, begin_s + length_s)))
             drawn.append(order[inside])
             starts.append(first_s + place * length_s + at_s[inside] - begin_s)
-        sessions = np.concatenate(drawn)
-        if len(sessions):
-            return sessions, np.concatenate(starts)
+        sessions, start_s = np.concatenate(drawn), np.concatenate(starts)
+        if len(sessions) and start_s.min() <= _end_s(table.trace):
+            return sessions, start_s
+
+
+def _end_s(trace: CompiledTrace) -> float:
+    """When the window of a trace ends: its last arrival; infinite where one is not recorded."""
+    last = float(np.max(trace.arrays.arrival_s))
+    return math.inf if math.isnan(last) else last
+
+
+def _cut(arrival_s: F8, previous: I8, end_s: float) -> np.ndarray:
+    """True of requests behind the end, and of those that follow one; shape (N,)."""
+    late = arrival_s > end_s
+    while True:
+        follows = late | np.where(previous >= 0, late[previous], False)
+        if (follows == late).all():
+            return late
+        late = follows
 
 
 def assemble(table: SessionTable, drawn: I8, start_s: F8) -> CompiledTrace:
@@ -188,6 +209,7 @@ def assemble(table: SessionTable, drawn: I8, start_s: F8) -> CompiledTrace:
     # Earliest arrival first, as traces are compiled; a chain's requests stand in their order before it.
     keys = _tree.arrival_keys(arrival_s, previous.astype(np.int32), arrays.think_s[source])
     order = np.argsort(keys, kind="stable")
+    order = order[~_cut(arrival_s, previous, _end_s(trace))[order]]
     parent, start, end, prompt_node, output_node = _tree_of_copies(table, drawn, copy_of, source)
     tree = _tree.finish_tree(parent, start, end, prompt_node[order], output_node[order])
     columns = {name: getattr(arrays, name)[source][order] for name in REQUEST_COLUMNS}

@@ -1,0 +1,105 @@
+"""The answer of ``hisearch.largest_rate``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hisearch.score.terms import Check, check_to_dict
+from hisearch.search.evaluate.simulation import Simulation
+from hisearch.search.model.trial import Trial
+
+if TYPE_CHECKING:
+    from hisearch.api.studies.study import Study
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """Latencies at a rate, seconds at the SLO's percentiles by term; feasible: whether it holds for good."""
+
+    rate_rps: float
+    values: dict[str, float]
+    queue_growth_rps: float
+    feasible: bool
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What another deployment, or the same under another SLO, carries; NaN if it cannot be simulated."""
+
+    what: str
+    rate_rps: float
+
+
+@dataclass(frozen=True)
+class AssuredRate:
+    """The largest rate that a deployment carries with a required probability, where step times err as is stated.
+
+    rate_rps: 0.0 if none was found. probability: that it holds, the share of ``draws``; at_edge: that the largest rate
+    as simulated does. ended: the limit that ended the search early: "work", "seconds" or "".
+    """
+
+    rate_rps: float
+    at_least: float
+    probability: float
+    at_edge: float
+    draws: int
+    simulations: int
+    ended: str
+
+
+@dataclass(frozen=True, repr=False)
+class LargestRate:
+    """The answer: what the accelerators carry within the SLO, and with which settings.
+
+    trial: the winner at its largest rate, ``rate_rps``; None if nothing carries any. missed_rps: the smallest rate that
+    was simulated and did not hold; binds: the check that breaks there; limit: what bounds the batch of a worker by its
+    step times (tpot, kv, max_running, prefill). curve: rising. simpler, more: other settings, and what more hardware or
+    a looser SLO would bring. entrants: deployments of the space; tried: of these and of the winner's neighbours.
+    ended: the limit that left some untried: "work", "seconds" or "".
+    """
+
+    study: Study
+    simulation: Simulation
+    trial: Trial | None
+    rate_rps: float
+    missed_rps: float
+    binds: Check | None
+    limit: str
+    curve: tuple[CurvePoint, ...]
+    simpler: tuple[Compared, ...]
+    more: tuple[Compared, ...]
+    entrants: int
+    tried: int
+    simulations: int
+    wall_s: float
+    ended: str
+    assured: AssuredRate | None = None
+    run_dir: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer for machines; see docs/json.md."""
+        trial = self.trial
+        return {
+            "study": self.study.name,
+            "run_dir": None if self.run_dir is None else str(self.run_dir),
+            "feasible": trial is not None,
+            "rate_rps": self.rate_rps,
+            "missed_rps": None if math.isinf(self.missed_rps) else self.missed_rps,
+            "binds": None if self.binds is None else check_to_dict(self.binds),
+            "limit": self.limit,
+            "deployment": None if trial is None else trial.deployment.model_dump(mode="json"),
+            "metrics": {} if trial is None else trial.metrics,
+            "slo": [] if trial is None else [check_to_dict(check) for check in trial.slo],
+            "curve": [asdict(point) for point in self.curve],
+            "simpler": [asdict(other) for other in self.simpler],
+            "more": [asdict(other) for other in self.more],
+            "entrants": self.entrants,
+            "tried": self.tried,
+            "simulations": self.simulations,
+            "wall_s": self.wall_s,
+            "ended": self.ended,
+            "assured": None if self.assured is None else asdict(self.assured),
+        }
