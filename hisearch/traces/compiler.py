@@ -10,6 +10,7 @@ import numpy as np
 from hisearch.base.dtypes import F8
 from hisearch.specs.workloads.workload import FollowUps
 from hisearch.traces.agents import AgentArrays, frozen, reordered
+from hisearch.traces.changes.history import proposal
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.models import RequestModels, chosen
 from hisearch.traces.models import frozen as frozen_models
@@ -62,7 +63,7 @@ def compile_trace(trace: Trace, name: str, follow_ups: FollowUps = "auto") -> Co
         before = trace.previous[order]
         previous, think = np.where(before >= 0, rank[np.maximum(before, 0)], -1), unordered[order]
     if not trace.shared_tokens.any() and len(np.unique(trace.session)) < len(order):
-        warnings = (_NOTHING_SHARED, *warnings)
+        warnings = (_NOTHING_SHARED + proposal(trace), *warnings)
     parent, start, end, prompt_node, output_node = _tree.build_tree(
         trace.input_tokens, trace.output_tokens, trace.shares_with, trace.shared_tokens
     )

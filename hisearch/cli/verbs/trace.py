@@ -98,6 +98,13 @@ def import_(
     seed: options.Seed = 0,
     columns: options.Columns = None,
     time_unit: options.TimeUnit = "auto",
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history",
+            help="Prompts of a session begin with the turn before them, its answer included, if they are long enough.",
+        ),
+    ] = False,
     model: _Model = None,
     as_json: options.Json = False,
 ) -> None:
@@ -109,7 +116,9 @@ def import_(
     check_format(trace_format)
     options.check_choice("--time-unit", time_unit, options.TIME_UNITS)
     mapping = parse_columns(columns or ())
-    reading = {"format": trace_format, "skip_bad": skip_bad, "columns": mapping, "time_unit": time_unit}
+    reading = {"format": trace_format, "skip_bad": skip_bad, "columns": mapping, "time_unit": time_unit} | {
+        "history": history
+    }
     spec = TraceFileSpec.model_validate({"path": str(source)} | reading)
     trace = _asking(read_trace(source, spec, seed=seed), model)
     _write(trace if limit is None else first_requests(trace, limit), out, as_json)

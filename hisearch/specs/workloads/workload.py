@@ -75,6 +75,11 @@ class TraceFileSpec(Strict):
         None, description=f"When sessions start, for formats that do not record it ({_WITHOUT_STARTS})."
     )
     think: ThinkSpec | None = Field(None, description="Think times, for formats that do not record them.")
+    history: bool = Field(
+        False,
+        description="Prompts of a conversation begin with the turn before them, its answer included, where they are "
+        "long enough. For files that count tokens and name sessions, and say nothing of what prompts share.",
+    )
     max_output_tokens: Count | None = Field(
         None, description="Limit that clients declare; a request's own output length where absent or larger."
     )

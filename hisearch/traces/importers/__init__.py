@@ -17,6 +17,7 @@ import numpy as np
 
 from hisearch.base.policies import BENCHMARKS, TRACE_FORMATS
 from hisearch.specs.workloads.workload import TraceFileSpec
+from hisearch.traces.changes.history import with_history
 from hisearch.traces.changes.spreading import spread_arrivals, starts_on_quantum
 from hisearch.traces.importers.hints import hint
 from hisearch.traces.importers.measured_trace import measured_trace
@@ -187,6 +188,11 @@ def read_trace(path: Path, spec: TraceFileSpec, *, seed: int = 0) -> Trace:
         trace = _read(source, name)
     except MemoryError as error:
         raise TraceError.at("the file's rows do not fit into memory", path=path) from error
+    if spec.history:
+        try:
+            trace = with_history(trace)
+        except ValueError as error:
+            raise TraceError.at(str(error), path=path, key="history") from error
     recorded = declared.records_starts and spec.arrivals is None
     understood = source.understood if recorded else replace(source.understood, first_s=math.nan)
     trace = with_warnings(trace, *check_times(understood, path, len(trace)))
