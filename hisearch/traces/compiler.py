@@ -10,8 +10,8 @@ import numpy as np
 from hisearch.base.dtypes import F8
 from hisearch.specs.workloads.workload import FollowUps
 from hisearch.traces.agents import AgentArrays, frozen, reordered
-from hisearch.traces.changes.history import proposal
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
+from hisearch.traces.history import proposal
 from hisearch.traces.models import RequestModels, chosen
 from hisearch.traces.models import frozen as frozen_models
 from hisearch.traces.trace import Trace, roots_of

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from hisearch.cli.main import app
 from hisearch.specs.workloads.workload import TraceFileSpec
-from hisearch.traces.changes.history import with_history
+from hisearch.traces.history import with_history
 from hisearch.traces.importers import read_trace
 from hisearch.traces.load import load_trace_file
 from hisearch.traces.models import RequestModels

@@ -17,8 +17,8 @@ import numpy as np
 
 from hisearch.base.policies import BENCHMARKS, TRACE_FORMATS
 from hisearch.specs.workloads.workload import TraceFileSpec
-from hisearch.traces.changes.history import with_history
 from hisearch.traces.changes.spreading import spread_arrivals, starts_on_quantum
+from hisearch.traces.history import with_history
 from hisearch.traces.importers.hints import hint
 from hisearch.traces.importers.measured_trace import measured_trace
 from hisearch.traces.importers.measurement import Measurement
