@@ -5,12 +5,14 @@ Usage::
     python docs/generate_agents.py [--write | --check] [--only PART,...]
 
 Without either the tables are printed. ``--check`` recomputes a row of each quick table and compares it with the page
-(``make lint``); which row follows from the page's text. Tables: ``agent_tables.PARTS``.
+(``make lint``); which row follows from the page's text. Every table stands behind a mark with its checksum, so that no
+cell changes by hand. Tables: ``agent_tables.PARTS``.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -31,46 +33,50 @@ def table_text(name: str) -> str:
     return "\n".join(map(_line, [table.head, ["---"] * len(table.head), *(row() for row in table.rows)]))
 
 
-def _between(text: str, name: str) -> tuple[int, int]:
-    """Where the table stands in a page's text; (-1, -1) where it does not."""
-    begin, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
-    at = text.find(begin)
-    return (at + len(begin), text.find(end)) if at >= 0 and end in text else (-1, -1)
+def _checksum(table: str) -> str:
+    return f"{zlib.crc32(table.encode()):08x}"
+
+
+def _marked(text: str, name: str) -> re.Match[str] | None:
+    """The table between its marks in a page's text: groups ``sum`` and ``table``; None where it does not stand."""
+    return re.search(rf"<!-- {name}(?: (?P<sum>\w+))? -->\n(?P<table>.*?)\n<!-- /{name} -->", text, re.DOTALL)
 
 
 def write(parts: Iterable[str], pages: Iterable[Path]) -> None:
     """Put the tables between their marks, on the page that has them."""
     texts = {page: page.read_text(encoding="utf-8") for page in pages}
     for name in parts:
-        page = next((page for page, text in texts.items() if _between(text, name)[0] >= 0), None)
-        if page is None:
+        page, marked = next(((p, m) for p, text in texts.items() if (m := _marked(text, name))), (None, None))
+        if page is None or marked is None:
             raise SystemExit(f"no marks <!-- {name} --> … <!-- /{name} --> in {', '.join(map(str, texts))}")
-        first, after = _between(texts[page], name)
-        texts[page] = texts[page][:first] + table_text(name) + texts[page][after:]
+        table = table_text(name)
+        whole = f"<!-- {name} {_checksum(table)} -->\n{table}\n<!-- /{name} -->"
+        texts[page] = texts[page][: marked.start()] + whole + texts[page][marked.end() :]
     for page, text in texts.items():
         page.write_text(text, encoding="utf-8")
 
 
 def differences(parts: Iterable[str], pages: Iterable[Path]) -> list[str]:
-    """What a recomputed row of each quick table, its head or its number of rows has otherwise than the page."""
-    found = []
+    """What a recomputed row of each quick table, its checksum, head or number of rows has otherwise than the page."""
+    differing = []
     texts = [page.read_text(encoding="utf-8") for page in pages]
     for name in parts:
-        text = next((text for text in texts if _between(text, name)[0] >= 0), None)
-        if text is None:
-            found.append(f"{name}: on no page")
+        marked = next((m for text in texts if (m := _marked(text, name))), None)
+        if marked is None:
+            differing.append(f"{name}: on no page")
             continue
-        first, after = _between(text, name)
-        head, _, *rows = text[first:after].splitlines()
+        head, _, *rows = marked["table"].splitlines()
         table = PARTS[name]()
-        if head != _line(table.head) or len(rows) != len(table.rows):
-            found.append(f"{name}: the page has other columns or rows")
+        if marked["sum"] != _checksum(marked["table"]):
+            differing.append(f"{name}: the page's table is not what was written there")
+        elif head != _line(table.head) or len(rows) != len(table.rows):
+            differing.append(f"{name}: the page has other columns or rows")
         elif not table.costly:
-            index = zlib.crc32(text[first:after].encode()) % len(rows)
+            index = zlib.crc32(marked["table"].encode()) % len(rows)
             computed = _line(table.rows[index]())
             if computed != rows[index]:
-                found.append(f"{name}: the page has\n  {rows[index]}\nand a run gives\n  {computed}")
-    return found
+                differing.append(f"{name}: the page has\n  {rows[index]}\nand a run gives\n  {computed}")
+    return differing
 
 
 def main() -> None:
@@ -86,8 +92,8 @@ def main() -> None:
         if name not in PARTS:
             raise SystemExit(f"no part {name}; known: {', '.join(PARTS)}")
     if arguments.check:
-        if found := differences(parts, PAGES):
-            raise SystemExit("\n".join([*found, "run `make agents`"]))
+        if differing := differences(parts, PAGES):
+            raise SystemExit("\n".join([*differing, "run `make agents`"]))
     elif arguments.write:
         write(parts, PAGES)
     else:

@@ -119,4 +119,5 @@ def simulate(
             simulate_view.show_tier_values(values)
     for text in () if quiet else simulated.trace.notes:
         output.note(text)
-    output.warn(simulated.warnings, quiet)
+    shown = () if as_json else simulate_view.doubts_of(simulated)
+    output.warn([warning for warning in simulated.warnings if warning not in shown], quiet)

@@ -14,6 +14,7 @@ from hisearch.score.energy import JOULES_PER_KWH
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, significant, usd
 from hisearch.score.stated import percentile_of, spoken_of, stated
 from hisearch.search.model.deployments import describe
+from hisearch.simulate.agent_use import doubts
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.uses import HintQuality, ObjectUse
 from hisearch.specs.wording import counted, listed
@@ -29,6 +30,8 @@ def show(simulated: SimulatedDeployment) -> None:
     at_load = "" if simulated.load == 1.0 else f" at {simulated.load:g} times its load"
     models = listed([model.spec.huggingface_id for model in simulated.resolved.models])
     output.say(f"{models} on {trace.name}, {counted(len(trace), 'request')}{at_load}")
+    for doubt in doubts_of(simulated):
+        output.say(f"Mind: {doubt}.")
     if simulated.steadiness:
         output.say(simulated.steadiness)
     output.heading("Latency of requests")
@@ -56,6 +59,11 @@ def show(simulated: SimulatedDeployment) -> None:
     output.say()
     for rests_on in dict.fromkeys(line for pool in simulated.fleet.pools for line in _step_times(pool.plan)):
         output.say(rests_on)
+
+
+def doubts_of(simulated: SimulatedDeployment) -> tuple[str, ...]:
+    """What makes the figures other than they seem."""
+    return doubts([pool.plan for pool in simulated.fleet.pools], simulated.trace)
 
 
 def _step_times(plan: WorkerPlan) -> list[str]:

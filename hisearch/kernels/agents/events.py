@@ -357,11 +357,12 @@ def call_ends(sim, r, now):
     elif opens:
         population.step_count += 1
         population.step_s += (now - population.opened_s - population.step_s) / population.step_count
+    if agents.policy.source == al.HINTS:  # steps are counted from this call's own
+        _give_hints(sim, r, now)
     if opens:
         population.steps += 1
         population.opened_s = now
     if agents.policy.source == al.HINTS:
-        _give_hints(sim, r, now)
         k = _opened(sim, r)
         while k >= 0:
             _give_hints(sim, agents.agent.shape[0] + sim.fleet.gate[k], now)

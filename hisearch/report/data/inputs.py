@@ -136,7 +136,7 @@ class ReportInput:
     recommendation is then the best so far. run: the run's folder, quoted for a shell. replicas_down: of each pool, away
     in every simulation. spare: what one more replica costs, where none is away and something is recommended.
     whole_hosts: of the highlighted deployment. rivals: hardware that was not chosen. interrupted: somebody ended the
-    search before its answer was checked.
+    search before its answer was checked. doubts: what makes the figures other than they seem, as text.
 
     Raises:
         ValueError: the parts contradict each other.
@@ -172,6 +172,7 @@ class ReportInput:
     whole_hosts: WholeHosts | None = None
     rivals: tuple[Rival, ...] = ()
     interrupted: bool = False
+    doubts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 2 <= len(self.objectives) <= 4:

@@ -21,7 +21,7 @@ from hisearch.search.model.deployments import differences, stores
 from hisearch.search.model.trial import Trial, metric_of, price_of
 from hisearch.search.select.speculation import brief_speculation, describe_speculation
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.wording import counted, format_percent, listed
+from hisearch.specs.wording import capitalised, counted, format_percent, listed
 
 
 class Fact(NamedTuple):
@@ -256,6 +256,7 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
     drafts = describe_speculation(data.highlighted, data.trials)
     exported = data.not_exported and text("report", "not_exported", data.not_exported.removesuffix("."))
     candidates = (
+        *(Caution("Agents' adapters", f"{capitalised(doubt)}.", doubt, "why") for doubt in data.doubts),
         Caution(
             "May miss the SLO", unsure, unsure and text("cautions", "brief_chance", data.confidence), "sensitivity"
         ),
@@ -300,7 +301,8 @@ def idle_accelerators(data: ReportInput) -> Caution:
     whole, trial = data.whole_hosts, data.highlighted
     if whole is None or trial is None or whole.slots == whole.used:
         return Caution("Idle accelerators", "")
-    idle = f"{whole.slots - whole.used} of the {whole.slots} accelerators of its {counted(whole.hosts, 'host')}"
+    hosts = "host" if whole.hosts == 1 else f"{whole.hosts:,} hosts"
+    idle = f"{whole.slots - whole.used} of the {whole.slots} accelerators of its {hosts}"
     costs = f"{usd(price_of(trial) + whole.idle_usd_per_hour)} an hour"
     return Caution(
         "Idle accelerators",

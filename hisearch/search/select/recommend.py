@@ -191,8 +191,8 @@ def _foresight(best: Trial, feasible: Sequence[Trial], objectives: Sequence[str]
     policies = listed([pool.agents.policy for pool in other.deployment.pools if pool.agents is not None])
     return (
         f" With the policy {policies}, which no release of the engine has, {describe(other.deployment)} would cost "
-        f"${other.metrics['usd_per_hour']:,.2f} per hour for {_what_for(other.metrics)}; where its distances are "
-        "useless, it loads for waiting calls alone."
+        f"${other.metrics['usd_per_hour']:,.2f} per hour for {_what_for(other.metrics)}, with distances as good as the "
+        "workload's."
     )
 
 

@@ -67,7 +67,8 @@ class Schedule:
 class Frames:
     """Calls frame by frame, while a world is simulated: ``call`` in rising order of frames, then ``schedule``.
 
-    A hint given at the beginning of a frame is triggered by the opening of the gate that leads to it.
+    A hint given at the beginning of a frame is triggered by the opening of the gate that leads to it. Whoever gives hints
+    counts all frames; ``schedule`` counts those in which somebody calls, as the gates do.
     """
 
     frame_s: float
@@ -103,11 +104,12 @@ class Frames:
         for begin, agent, frames in self._beginning:
             # The gate that opens before the first frame with calls from there on.
             at = int(np.searchsorted(shown, begin)) - 1
-            if at < len(shown):
-                hints.append(Hint(count + at if at >= 0 else AT_START, agent, steps=frames))
+            steps = max(_place(shown, begin + frames) - (at + 1), 0.0)
+            hints.append(Hint(count + at if at >= 0 else AT_START, agent, steps=steps))
         for call, agent, frames in self._ends:
             if call < count:
-                hints.append(Hint(call, agent, steps=frames))
+                steps = max(_place(shown, frame[call] + frames) - gate[call], 0.0)
+                hints.append(Hint(call, agent, steps=steps))
         return Schedule(
             agent=np.array(self.agent[:count]),
             previous=np.where(first, -1, last[np.maximum(gate - 1, 0)]).astype(np.int32),
@@ -118,6 +120,12 @@ class Frames:
             hints=hints,
             by_frames=True,
         )
+
+
+def _place(shown: I8, frame: float) -> float:
+    """Where ``frame`` lies among the frames with calls, counted from 0; between two of them in proportion."""
+    beyond = max(frame - float(shown[-1]), 0.0)
+    return float(np.interp(frame, shown, np.arange(len(shown)))) + beyond
 
 
 @dataclass
