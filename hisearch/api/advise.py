@@ -225,7 +225,7 @@ def _space(resolved: ResolvedDeployment, gpu: Sequence[str], profile: str | None
         execution["speculation"] = [None, *(drafts.model_dump() | {"draft_tokens": count} for count in fewer)]
     return {
         "execution": execution,
-        "routing": {"policies": ["power_of_two"]},
+        "routing": {"policies": ["cache_aware", "round_robin"]},
         "cache": {
             "memory_fraction": [engine.memory_fraction, engine.memory_fraction],
             "eviction": [engine.eviction],

@@ -142,6 +142,7 @@ def test_the_assured_rate_is_what_enough_draws_hold_one_by_one(tmp_path: Path) -
                     answer.trial.deployment,
                     lambda costs, draw=draw: with_factors(costs, factors_of(costs, draw, settings.correlation)),
                 ),
+                least_requests=largest.DRAW_REQUESTS,
             ).feasible
             for draw in normal
         )
@@ -185,9 +186,9 @@ def test_a_rate_is_no_part_of_the_question() -> None:
 @pytest.mark.parametrize(
     ("sure", "words"),
     [
-        (AssuredRate(4.0, 0.9, 0.906, 0.34, 32, 90, ""), "34 % of 32 draws of step times hold that, 91 % hold"),
-        (AssuredRate(4.0, 0.9, 0.906, 0.34, 32, 90, "work"), "hold the rate above (not refined: the limit on work"),
-        (AssuredRate(0.0, 0.9, 0.0, 0.0, 32, 90, ""), "90 % hold no rate"),
+        (AssuredRate(4.0, 0.9, 0.906, 0.34, 32, 90, ""), "11 of 32 draws of step times hold that, 29 of 32 hold"),
+        (AssuredRate(4.0, 0.9, 0.906, None, 32, 90, "work"), "29 of 32 hold the rate above (not refined: the limit on"),
+        (AssuredRate(0.0, 0.9, 0.0, 0.0, 32, 90, ""), "0 of 32 draws of step times hold that, 90 % hold no rate"),
         (AssuredRate(0.0, 0.9, 0.0, 0.1, 32, 90, "seconds"), "which rate 90 % hold was not found: the seconds were up"),
     ],
 )

@@ -78,4 +78,5 @@ def test_a_limit_ends_the_search_with_what_it_knows(after: int) -> None:
         each=lambda make, items: [make(item) for item in items], over=lambda: "work" if len(made) >= after else "",
     )  # fmt: skip
     assert found.ended == "work"
+    assert found.share_first is None
     assert found.load <= sorted(carried)[1]

@@ -45,12 +45,15 @@ _ALL = 10_000
 CURVE = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25)
 LOOSER = 1.25
 
-#: Most draws of step times, of those that the study asks for: each is simulated at several loads until they last.
+#: Most draws of step times, of those that the study asks for: each is simulated at several loads until they last. Least
+#: requests of such a simulation; a verdict is one of many, and need not be as sure as the leader's.
 MOST_DRAWS = 32
+DRAW_REQUESTS = 2_000
 
 #: Work of a race, in events of the simulations: a minute of one core, at 1.6 million a second. It does not depend on
-#: the machine. The race of 154 deployments of a 70B model on eight GPUs takes a quarter of it. The draws have as much.
+#: the machine. The race of 154 deployments of a 70B model on eight GPUs takes a quarter of it. The draws have more.
 MOST_EVENTS = 100_000_000
+MOST_EVENTS_OF_DRAWS = 400_000_000
 
 
 def largest_rate(
@@ -101,7 +104,7 @@ def largest_rate(
     race = Race(simulation.evaluate_at, each, lambda: over(MOST_EVENTS))
     race.run(entrants)
     _climb(problem, race)
-    assured, most_events = None, simulation.events + MOST_EVENTS
+    assured, most_events = None, simulation.events + MOST_EVENTS_OF_DRAWS
     if around and race.leader is not None:
         assured = _assured(study, simulation, race.leader, own_rps, each, lambda: over(most_events))
     answer = _Answer(study, problem, simulation, race, own_rps, assured).made(entrants, report_around=around)
@@ -139,7 +142,7 @@ def _assured(
 
     def holds(draw: int, load: float) -> bool:
         try:
-            return simulation.evaluate_at(deployment, load, plans[draw]).feasible
+            return simulation.evaluate_at(deployment, load, plans[draw], least_requests=DRAW_REQUESTS).feasible
         except TRIAL_ERRORS:
             return False
 
@@ -240,10 +243,14 @@ class _Answer:
     def _simpler(self, best: Carried) -> tuple[Compared, ...]:
         """What is lost by the engine's defaults, by its default batch limits alone, and by a plain router."""
         rows, deployment = [], best.deployment
+        defaults = self._defaults(deployment)
+        split = "" if defaults is None else f", {defaults.pool.parallelism}"
         for what, spec in {
-            "the engine's defaults": self._defaults(deployment),
+            f"the engine's defaults{split}": defaults,
             "its default budgets alone": _with_engines(deployment, self._default_limits(deployment)),
-            "a round-robin router alone": deployment.model_copy(update={"router": RouterSpec(policy="round_robin")}),
+            "a round-robin router alone": deployment.model_copy(update={"router": RouterSpec(policy="round_robin")})
+            if max(pool.replicas for pool in deployment.pools) > 1
+            else None,
         }.items():
             if spec is not None and spec != deployment:
                 rows.append(self._rate(what, spec, best.load))
@@ -258,10 +265,15 @@ class _Answer:
         return limits
 
     def _defaults(self, deployment: DeploymentSpec) -> DeploymentSpec | None:
-        """The winner's engine with its defaults: the fewest ranks that hold the model, as many replicas as fit."""
+        """The winner's engine with its defaults, as many replicas as fit.
+
+        Each has the fewest ranks whose KV holds a request of the model's whole window, which vLLM demands of them; the
+        most that can be built, where none does.
+        """
         first = deployment.pools[0]
         memory = self._simulation.world.accelerators[first.accelerator].memory_bytes
         engine = default_engine(first.engine.name, memory, first.engine.version)
+        window, widest = self._simulation.world.model.max_context_tokens, None
         for ranks in sorted(self._problem.space.execution.tensor_parallel):
             pool = PoolSpec(
                 accelerator=first.accelerator, host=first.host, engine=engine, tensor_parallel=ranks,
@@ -270,8 +282,10 @@ class _Answer:
             most = self._problem.max_replicas(pool)
             if most > 0 and self._problem.planner.can_build(pool):
                 router = RouterSpec(policy="round_robin")
-                return deployment_of(self._problem.model, self._problem.profile, pool, most, router)
-        return None
+                widest = deployment_of(self._problem.model, self._problem.profile, pool, most, router)
+                if self._simulation.kv_capacity_tokens(pool) >= window:
+                    break
+        return widest
 
     def _more(self, best: Carried) -> tuple[Compared, ...]:
         """One replica more of each pool in turn, and each latency term a quarter looser."""

@@ -38,13 +38,14 @@ class AssuredRate:
     """The largest rate that a deployment carries with a required probability, where step times err as is stated.
 
     rate_rps: 0.0 if none was found. probability: that it holds, the share of ``draws``; at_edge: that the largest rate
-    as simulated does. ended: the limit that ended the search early: "work", "seconds" or "".
+    as simulated does, None if a limit left that open. ended: the limit that ended the search early: "work", "seconds"
+    or "".
     """
 
     rate_rps: float
     at_least: float
     probability: float
-    at_edge: float
+    at_edge: float | None
     draws: int
     simulations: int
     ended: str

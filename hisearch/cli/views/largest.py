@@ -73,8 +73,15 @@ def _show(answer: LargestRate) -> None:
         output.say(f"{counted(answer.entrants, 'deployment')} of the space; {answer.tried:,} were tried")
         return
     sure, rate = answer.assured, significant(_carried_rps(answer))
-    chance = f" with {format_percent(sure.at_least)}" if sure is not None and sure.rate_rps > 0.0 else ""
-    output.say(f"{_accelerators(answer)} carry {rate} requests/s of {model} within the SLO{chance}", bold=True)
+    if sure is not None and sure.rate_rps == 0.0:
+        output.say(
+            f"{_accelerators(answer)}: no rate of {model} was found that holds the SLO with "
+            f"{format_percent(sure.at_least)}",
+            bold=True,
+        )
+    else:
+        chance = f" with {format_percent(sure.at_least)}" if sure is not None else ""
+        output.say(f"{_accelerators(answer)} carry {rate} requests/s of {model} within the SLO{chance}", bold=True)
     output.pairs(
         {
             "deployment": described(answer),
@@ -101,8 +108,8 @@ def _show(answer: LargestRate) -> None:
         titles = [quantity(label).label for label in labels]
         output.table(("requests/s", *titles, "queue grows by", "SLO"), rows, numbers=range(len(labels) + 2))
     for heading, others in (
-        ("How far simpler settings fall short", answer.simpler),
-        ("What more would bring", answer.more),
+        (f"How far simpler settings fall short of {significant(answer.rate_rps)}, as simulated", answer.simpler),
+        (f"What more would bring, as simulated: {significant(answer.rate_rps)} now", answer.more),
     ):
         if others:
             output.heading(heading)
@@ -115,20 +122,23 @@ def _show(answer: LargestRate) -> None:
 
 
 def _carried_rps(answer: LargestRate) -> float:
-    """The rate with the required probability; as simulated where none is required, or none was found."""
-    sure = answer.assured
-    return sure.rate_rps if sure is not None and sure.rate_rps > 0.0 else answer.rate_rps
+    """The rate with the required probability, 0 if none was found; as simulated where none is required."""
+    return answer.rate_rps if answer.assured is None else answer.assured.rate_rps
 
 
 def _chances(sure: AssuredRate) -> str:
     """How likely both rates are to hold, or that none likely enough was found."""
-    edge = f"{format_percent(sure.at_edge)} of {sure.draws} draws of step times hold that"
+    edge = "" if sure.at_edge is None else f"{_held(sure.at_edge, sure)} draws of step times hold that, "
     if sure.rate_rps > 0.0:
         ended = f" (not refined{_ENDED_EARLY[sure.ended]})" if sure.ended else ""
-        return f"{edge}, {format_percent(sure.probability)} hold the rate above{ended}"
+        return f"{edge}{_held(sure.probability, sure)} hold the rate above{ended}"
     if sure.ended:
-        return f"{edge}; which rate {format_percent(sure.at_least)} hold was not found{_ENDED_EARLY[sure.ended]}"
-    return f"{edge}; {format_percent(sure.at_least)} hold no rate"
+        return f"{edge}which rate {format_percent(sure.at_least)} hold was not found{_ENDED_EARLY[sure.ended]}"
+    return f"{edge}{format_percent(sure.at_least)} hold no rate"
+
+
+def _held(share: float, sure: AssuredRate) -> str:
+    return f"{round(share * sure.draws)} of {sure.draws}"
 
 
 def _settings(trial: Trial) -> list[str]:
@@ -142,7 +152,8 @@ def _settings(trial: Trial) -> list[str]:
             f"{engine.chunk_tokens:,} tokens, up to {engine.max_running_requests:,} running requests, "
             f"{policy}{format_percent(engine.memory_fraction)} of memory"
         )
-    return [*rows, *formats(trial.deployment), f"{trial.deployment.router.policy} router"]
+    alone = sum(pool.replicas for pool in trial.deployment.pools) == 1
+    return [*rows, *formats(trial.deployment), *([] if alone else [f"{trial.deployment.router.policy} router"])]
 
 
 def _binds(answer: LargestRate) -> str:

@@ -219,7 +219,12 @@ def _wins(rival: Rival, trial: Trial, data: ReportInput) -> str:
     assert data.recommendation is not None
     if not rival.item:
         cheaper = price_of(trial) <= price_of(data.recommendation.trial)
-        return "costs no more; something else speaks against it" if cheaper else "by no price of its own"
+        if not cheaper:
+            return "by no price of its own"
+        chance = chance_of(trial.number, data)
+        if chance is None:
+            return "costs no more; how likely it is to hold was not looked into"
+        return f"costs no more, but is {format_chance(chance)} likely to hold"
     wins = f"not even with {rival.item} for nothing"
     if rival.win_usd is not None:
         unit = rival.unit.partition("/")[2].replace("/", " and ")

@@ -77,6 +77,7 @@ def sustained(
     *,
     only_brief: bool = False,
     to_the_end: bool = False,
+    least_requests: int = LEAST_REQUESTS,
 ) -> Evaluation:
     """Simulate a load for as long as its verdict takes.
 
@@ -88,8 +89,9 @@ def sustained(
         score_of: scores a run.
         only_brief: whether the brief run alone is made, if there is one; feasible is then what it does not refuse.
         to_the_end: whether a missed load is simulated for the whole span too, for figures that are shown.
+        least_requests: of the needed span, however few the SLO's percentiles need.
     """
-    cycle_s, (least_s, most_s) = continuation.cycle_s / load, _spans_s(continuation, load, terms)
+    cycle_s, (least_s, most_s) = continuation.cycle_s / load, _spans_s(continuation, load, terms, least_requests)
     needed_s = min(least_s, most_s)
     brief = cycle_s <= BRIEF * needed_s
     span_s = BRIEF * needed_s if brief else needed_s
@@ -125,13 +127,15 @@ def steady_run(continuation: Continuation, load: float, terms: Sequence[SloTerm]
     return continuation.lasting(stretch.total_s * load), stretch
 
 
-def _spans_s(continuation: Continuation, load: float, terms: Sequence[SloTerm]) -> tuple[float, float]:
+def _spans_s(
+    continuation: Continuation, load: float, terms: Sequence[SloTerm], least_requests: int = LEAST_REQUESTS
+) -> tuple[float, float]:
     """Least span of measured arrivals that shows a steady state and these terms, and the longest simulated; seconds."""
     arrivals = continuation.trace.arrays.arrival_s[continuation.trace.arrays.previous < 0]
     own_s = float(np.ptp(arrivals)) / load
     request_s = own_s / len(continuation.trace)
     above = min((1.0 - term.percentile / 100.0 for term in terms), default=1.0)
-    requests = max(ABOVE_PERCENTILE / max(above, 1e-3), LEAST_REQUESTS)
+    requests = max(ABOVE_PERCENTILE / max(above, 1e-3), least_requests)
     return max(LEAST_SPAN_S, own_s, requests * request_s), max(MOST_REQUESTS * request_s, own_s)
 
 

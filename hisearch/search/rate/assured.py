@@ -33,14 +33,14 @@ class AssuredLoad:
     """Outcome.
 
     load: the largest tried that at least ``at_least`` of the draws hold; 0.0 if none does. share: of the draws that
-    hold it. share_first: of those that hold the load at which the search began. ended: the limit that ended it before
-    the tolerance was reached, or "".
+    hold it. share_first: of those that hold the load at which the search began; None if a limit left it open. ended:
+    the limit that ended the search before the tolerance was reached, or "".
     """
 
     load: float
     at_least: float
     share: float
-    share_first: float
+    share_first: float | None
     draws: int
     simulations: int
     ended: str = ""
@@ -106,10 +106,8 @@ def assured_load(
     count = len(slowest)
     allowed = count - math.ceil(at_least * count - 1e-9)
     verdicts = _Verdicts(holds, slowest, each, 2 * allowed + BATCH)
-    ended = verdicts.learn(start, math.inf, count, over)  # all draws: the share that hold it is told
-    share_first = verdicts.holding(start) / count
     best, refused, load, step = 0.0, math.inf, start, STEP
-    while not ended:
+    while not (ended := verdicts.learn(load, refused, allowed, over)):
         if verdicts.missing(load) <= allowed:
             best = load
         else:
@@ -122,7 +120,7 @@ def assured_load(
             break
         else:
             load, step = max(refused / step, LEAST_SHARE * start), step * step
-        ended = verdicts.learn(load, refused, allowed, over)
-    return AssuredLoad(
-        best, at_least, verdicts.holding(best) / count if best else 0.0, share_first, count, verdicts.simulations, ended
-    )
+    is_open = verdicts.learn(start, math.inf, count, over)
+    share_first = None if is_open else verdicts.holding(start) / count
+    share = verdicts.holding(best) / count if best else 0.0
+    return AssuredLoad(best, at_least, share, share_first, count, verdicts.simulations, ended)

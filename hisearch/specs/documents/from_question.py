@@ -33,6 +33,10 @@ _LONG_TRACE = {"simulations": 64, "draws": 48, "chance_constrained": 96, "search
 #: Most requests of a short trace.
 _SHORT = 5000
 
+#: Routers: what follows caches, and where nothing matches the fewest requests in flight; and one that knows nothing.
+#: power_of_two knows loads of SGLang's workers alone, and those by polls.
+_ROUTERS = ["cache_aware", "round_robin"]
+
 #: Simulations for what would change the answer.
 WHAT_IF = 48
 
@@ -259,7 +263,7 @@ def _arrivals(question: Question, turns: Turns) -> dict[str, Any]:
 
 
 def _space(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[str, Any]:
-    """Accelerators and engines of the question; no tiers, plain routing but for conversations, which follow caches."""
+    """Accelerators and engines of the question; no tiers."""
     execution: dict[str, Any] = {
         "accelerators": [_gpu(name, catalogue) for name in question.gpu],
         "engines": list(question.engine),
@@ -275,18 +279,15 @@ def _space(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[s
             execution |= _WIDE_MOE
     if question.weights:
         execution["weight_dtypes"] = list(question.weights)
-    routers = ["cache_aware", "power_of_two"] if question.turns > 1 else ["power_of_two"]
-    if question.have is not None:
-        routers += ["round_robin"]
     pools = {}
     if question.have is not None and question.have[1] > 1:
         peers = catalogue.get("Accelerator", question.have[0]).spec.peer_link.kind
         fabric = _FABRICS.get(peers, _OTHER_FABRIC)
-        pools = {"pools": {"disaggregated": {"fabrics": [fabric], "decode_policies": ["power_of_two", "round_robin"]}}}
+        pools = {"pools": {"disaggregated": {"fabrics": [fabric], "decode_policies": ["round_robin", "power_of_two"]}}}
     return {
         **pools,
         "execution": execution,
-        "routing": {"policies": routers},
+        "routing": {"policies": _ROUTERS},
         "cache": {"memory_fraction": [0.9, 0.9 if question.have is None else 0.95], "eviction": ["lru"], "tiers": []},
     }
 

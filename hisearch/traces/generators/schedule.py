@@ -67,8 +67,8 @@ class Schedule:
 class Frames:
     """Calls frame by frame, while a world is simulated: ``call`` in rising order of frames, then ``schedule``.
 
-    A hint given at the beginning of a frame is triggered by the opening of the gate that leads to it. Whoever gives hints
-    counts all frames; ``schedule`` counts those in which somebody calls, as the gates do.
+    A hint given at the beginning of a frame is triggered by the opening of the gate that leads to it. ``schedule``
+    counts the frames of hints as the gates do: those in which somebody calls.
     """
 
     frame_s: float
