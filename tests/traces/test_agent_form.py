@@ -194,6 +194,122 @@ def test_an_export_becomes_the_closed_loop_that_it_recorded(tmp_path, name):
     assert compile_trace(read(again), "a").digest == compile_trace(trace, "b").digest
 
 
+def span(name, parent, start, end, **attributes):
+    """A span of OTLP; names of attributes without their ``gen_ai.``."""
+    begin = int(START.timestamp() * 1e9)
+    kind = {int: "intValue", float: "doubleValue", str: "stringValue"}
+    return {
+        "traceId": "1", "spanId": name, "parentSpanId": parent,
+        "startTimeUnixNano": str(begin + start * 10**6), "endTimeUnixNano": str(begin + end * 10**6),
+        "attributes": [
+            {"key": f"gen_ai.{key.replace('__', '.')}", "value": {kind[type(value)]: value}}
+            for key, value in attributes.items()
+        ],
+    }  # fmt: skip
+
+
+def counts(inputs, outputs):
+    return {"usage__input_tokens": inputs, "usage__output_tokens": outputs}
+
+
+def otlp(*spans):
+    return {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
+
+
+def test_of_spans_around_each_other_that_count_tokens_the_innermost_is_the_call(tmp_path):
+    row = otlp(
+        # An agent that adds up its calls, a framework's span around the client's, a tool, and an agent without calls.
+        span("agent", "", 0, 900, operation__name="invoke_agent", agent__name="plan", **counts(700, 86)),
+        span("chat", "agent", 0, 100, operation__name="chat", **counts(100, 20)),
+        span("framework", "agent", 200, 410, operation__name="chat", **counts(200, 30)),
+        span("client", "framework", 210, 400, **counts(200, 30)),
+        span("tool", "agent", 500, 600, operation__name="execute_tool", **counts(50, 5)),
+        span("remote", "agent", 600, 700, operation__name="invoke_agent", **counts(50, 5)),
+        # An unnamed operation that adds up too: its place alone tells.
+        span("sum", "", 1000, 1300, agent__name="read", **counts(300, 9)),
+        span("part", "sum", 1000, 1100, **counts(150, 4)),
+    )
+    trace = read(written(tmp_path / "export.jsonl", [row], None))
+    assert trace.request_ids == ["1/chat", "1/client", "1/part"]
+    assert trace.input_tokens.tolist() == [100, 200, 150]
+    assert trace.agents.agent.tolist() == [0, 0, 1]
+    (left_out,) = [note for note in trace.notes if "left out" in note]
+    assert left_out.startswith("5 rows left out: ")
+    assert "no call of a model (line 1)" in left_out
+    assert "encloses a call that counts its own tokens (line 1)" in left_out
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_of_runs_around_each_other_that_count_tokens_the_innermost_is_the_call(tmp_path, nested):
+    def run(name, kind, parent, start, end, **more):
+        times = {"start_time": moment(start), "end_time": moment(end)}
+        return {"id": name, "name": name, "run_type": kind, "trace_id": "r", "parent_run_id": parent} | times | more
+
+    tokens = {"prompt_tokens": 90, "completion_tokens": 20}
+    inner = [run("client", "llm", "model", 10, 90, **tokens), run("later", "llm", "node", 200, 300, **tokens)]
+    model = run("model", "llm", "node", 5, 95, **tokens)
+    node = run("node", "chain", None, 0, 400, extra={"metadata": {"langgraph_node": "plan", "thread_id": "t"}})
+    rows = [node, model, *inner]
+    if nested:
+        rows = [node | {"child_runs": [model | {"child_runs": inner[:1]}, inner[1]]}]
+    trace = read(written(tmp_path / "export.jsonl", rows, None))
+    assert trace.request_ids == ["client", "later"]
+    assert trace.agents.agent.tolist() == [0, 0]  # of the node around, whose metadata they lack
+    assert trace.previous.tolist() == [-1, 0]
+    assert any("encloses a call" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize(
+    ("usage", "key", "expected"),
+    [
+        (counts("many", 5), "input_tokens", "expected a number, got 'many' (span b)"),
+        (counts(-5, 5), "input_tokens", "expected at least 0, got -5 (span b)"),
+        (counts(9, 5.5), "output_tokens", "got 5.5 (span b)"),
+    ],
+)
+def test_counts_that_are_none_are_refused_by_line_key_and_span(tmp_path, usage, key, expected):  # law L9
+    good = otlp(span("a", "", 0, 100, **counts(9, 5)))
+    path = written(tmp_path / "export.jsonl", [good, otlp(span("b", "", 200, 300, **usage))], None)
+    with pytest.raises(TraceError) as error:
+        read(path)
+    assert f"export.jsonl:2: gen_ai.usage.{key}: " in str(error.value)
+    assert expected in str(error.value)
+    trace = read_trace(path, TraceFileSpec(path=str(path), skip_bad=1))
+    assert (len(trace), trace.skipped_rows) == (1, 1)
+
+
+@pytest.mark.parametrize(("prompt", "expected"), [("many", "expected a number"), (-5, "expected at least 1")])
+def test_counts_of_runs_that_are_none_are_refused_by_line_and_key(tmp_path, prompt, expected):  # law L9
+    rows = list(langsmith_rows())
+    rows[3] |= {"prompt_tokens": prompt, "completion_tokens": 20}
+    with pytest.raises(TraceError, match=expected) as error:
+        read(written(tmp_path / "export.jsonl", rows, None))
+    assert "export.jsonl:4: prompt_tokens: " in str(error.value)
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_of_indented_documents_is_read_as_of_lines(tmp_path, name):
+    rows = EXPORTS[name]()
+    rows = rows * 2 if name == "otel_genai" else rows  # spans that are exported twice are there once
+    path = tmp_path / "indented.json"
+    path.write_text("\n".join(json.dumps(row, indent=4) for row in rows) + "\n")
+    assert detect_format(path) == name.split()[0]
+    again = compile_trace(read(path), "a")
+    assert again.digest == compile_trace(read(written(tmp_path / "lines.jsonl", rows, None)), "b").digest
+
+
+def test_an_indented_document_that_is_broken_is_refused_by_the_line_where_it_begins(tmp_path):  # law L9
+    first, second, third = (json.dumps(row, indent=4) for row in list(printed_rows())[:3])
+    path = tmp_path / "spans.json"
+    path.write_text(f"{first}\n\n{second.replace(',', '', 1)}\n{third}\n")
+    with pytest.raises(TraceError, match="delimiter at column 5 of its line 3") as error:
+        read(path)
+    assert f"spans.json:{first.count(chr(10)) + 3}: " in str(error.value)
+    path.write_text(f"{first}\nready\n{third}\n{second[:-9]}")
+    trace = read_trace(path, TraceFileSpec(path=str(path), skip_bad=2))
+    assert (len(trace), trace.skipped_rows) == (2, 2)
+
+
 def test_a_call_may_be_in_several_joins(tmp_path):
     rows = [
         {

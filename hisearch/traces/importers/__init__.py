@@ -22,7 +22,7 @@ from hisearch.traces.history import with_history
 from hisearch.traces.importers.hints import hint
 from hisearch.traces.importers.measured_trace import measured_trace
 from hisearch.traces.importers.measurement import Measurement
-from hisearch.traces.importers.results import document_in, read_results
+from hisearch.traces.importers.results import read_results
 from hisearch.traces.reading.canonical import FORMAT, is_header
 from hisearch.traces.reading.columns import ARRIVALS, proposal
 from hisearch.traces.reading.errors import TraceError
@@ -103,9 +103,6 @@ def _detect_json(path: Path) -> str | None:
         name = _by_fields(_JSON_FIELDS, flat(row.values))
         if name is not None:
             return name
-    document = document_in(path) if none else None
-    if document is not None:
-        return _by_fields(_JSON_FIELDS, flat(document))
     if none and broken.first:
         line, error = broken.first[0]
         raise TraceError.at(error.message, path=path, line=line, key=error.field)

@@ -62,17 +62,6 @@ def read_results(path: Path, bad: BadRows) -> Results:
     return Results(path, rows, bad)
 
 
-def document_in(path: Path) -> Mapping[str, Any] | None:
-    """The content of a file that is one JSON object over several lines; None for any other.
-
-    Raises:
-        TraceError: the file cannot be read.
-    """
-    with open_text(path) as stream:
-        text = stream.read(MAX_RESULTS + 1)
-    return _document(text) if len(text) <= MAX_RESULTS else None
-
-
 def _document(text: str) -> Mapping[str, Any] | None:
     """The text as one JSON object; None where it is none."""
     try:

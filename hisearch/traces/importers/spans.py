@@ -11,8 +11,9 @@ Times say more than the graph: of two branches side by side, a call of one may s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from hisearch.traces.trace import Trace
 
 #: Calls of a run that may be under way at once, and are looked through for those that a later call waits for.
 _MOST_PARALLEL = 1000
+#: Why a span that counts tokens is no call: frameworks count again what the client or an inner agent has counted.
+ENCLOSES = "encloses a call that counts its own tokens"
 _BY_TIMES = "what a call waits for is told by times: branches side by side may seem to wait for each other"
 
 
@@ -45,6 +48,17 @@ class SpanCall:
     messages: tuple[str, ...] = ()
     answer: str = ""
     name: str | None = None
+
+
+def enclosing(calls: Iterable[Hashable], parents: Mapping[Any, Hashable]) -> set[Hashable]:
+    """Keys of the spans around any of ``calls``, by the parent of each; unknown parents end the way up."""
+    around: set[Hashable] = set()
+    for call in calls:
+        at = parents.get(call)
+        while at in parents and at not in around:
+            around.add(at)
+            at = parents[at]
+    return around
 
 
 def trace_of(source: Source, calls: Sequence[SpanCall]) -> Trace:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.traces.reading.dialects import Dialect, dialect_of, stated_separator
+from hisearch.traces.reading.documents import documents
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.text import MAX_LINE, lines, open_text
 
@@ -213,20 +214,18 @@ def short(value: object) -> str:
 
 
 def json_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Fields]]:
-    """Objects of a JSON-lines file, or of one JSON array, with their line numbers; blank lines left out."""
+    """Objects of JSON documents one after another, or of one JSON array, with the lines on which they begin."""
     with open_text(path) as text:
         stream = enumerate(lines(text, path), start=1)
-        for line, content in stream:
-            if not content.strip():
-                continue
-            if content.lstrip().startswith("["):
-                yield from _items("\n" * (line - 1) + content, (more for _, more in stream), path, bad)
-                return
-            yield from _object(line, content, bad)
-            break
-        for line, content in stream:
-            if content.strip():
-                yield from _object(line, content, bad)
+        first = next((line for line in stream if line[1].strip()), None)
+        if first is None:
+            return
+        if first[1].lstrip().startswith("["):
+            head = "\n" * (first[0] - 1) + first[1]
+            yield from _items(head, (more for _, more in stream), path, bad)
+            return
+        for line, document in documents(itertools.chain([first], stream)):
+            yield from _object(line, document, bad)
 
 
 def _object(line: int, content: str, bad: BadRows) -> Iterator[tuple[int, Fields]]:
@@ -371,8 +370,9 @@ def _refuse_duplicates(path: Path, names: list[str], line: int) -> None:
 
 
 def json_fault(error: json.JSONDecodeError) -> str:
-    """What is wrong with a line of JSON, and where in it."""
-    return f"{error.msg.removesuffix(' at')} at column {error.colno}"
+    """What is wrong with a JSON document, and where in it."""
+    line = f" of its line {error.lineno}" if error.lineno > 1 else ""
+    return f"{error.msg.removesuffix(' at')} at column {error.colno}{line}"
 
 
 class Order:

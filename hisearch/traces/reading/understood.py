@@ -52,11 +52,12 @@ class Understood:
 
     @property
     def rows_left_out(self) -> str:
-        """``3 rows left out: no token counts (lines 2, 5 and 9)``; "" where there are none."""
+        """``3 rows left out: no token counts (lines 2, 5 and 9)``; "" where there are none. A line may hold several."""
         count = sum(len(lines) for lines in self.left_out.values())
         if not count:
             return ""
-        reasons = "; ".join(f"{reason} ({_places(lines, len(lines))})" for reason, lines in self.left_out.items())
+        named = {reason: list(dict.fromkeys(lines)) for reason, lines in self.left_out.items()}
+        reasons = "; ".join(f"{reason} ({_places(lines, len(lines))})" for reason, lines in named.items())
         return f"{counted(count, 'row')} left out: {reasons}"
 
 

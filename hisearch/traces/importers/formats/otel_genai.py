@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from hisearch.base.policies import TraceFormat
-from hisearch.traces.importers.spans import SpanCall, trace_of
-from hisearch.traces.reading.rows import RowError, json_rows
+from hisearch.traces.importers.spans import ENCLOSES, SpanCall, enclosing, trace_of
+from hisearch.traces.reading.rows import Fields, RowError, json_rows
 from hisearch.traces.reading.source import Source
 from hisearch.traces.trace import Trace
 
@@ -23,14 +23,19 @@ FORMAT = TraceFormat(
 
 _INPUTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUTS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+#: Operations that may count tokens of the calls of a model within them, or call none that makes tokens.
+_NO_CALLS = frozenset({
+    "invoke_agent", "create_agent", "invoke_workflow", "execute_tool", "retrieval", "embeddings",
+})  # fmt: skip
 _AGENT = ("gen_ai.agent.id", "gen_ai.agent.name")
 
 
 def read(source: Source) -> Trace:
-    """Spans after the conventions for generative AI (opentelemetry.io/docs/specs/semconv/gen-ai), one export a line.
+    """Spans after the conventions for generative AI (opentelemetry.io/docs/specs/semconv/gen-ai).
 
-    As OTLP in JSON (the collector's file exporter), or as the SDK prints spans (``ReadableSpan.to_json``). A span with
-    counts of input and output tokens is a call. Its agent is ``gen_ai.agent.id`` or ``.name`` of it or of the nearest
+    As OTLP in JSON (the collector's file exporter), or as the SDK prints spans (``ReadableSpan.to_json``), each on a
+    line or indented. A span with counts of input and output tokens is a call, unless it encloses such a span, or its
+    ``gen_ai.operation.name`` says otherwise. Its agent is ``gen_ai.agent.id`` or ``.name`` of it or of the nearest
     span around it, else the conversation has one agent. Calls belong together by ``gen_ai.conversation.id`` of it or
     around it, else by trace. Messages (``gen_ai.system_instructions``, ``gen_ai.input.messages``), where recorded, say
     what prompts share.
@@ -42,24 +47,38 @@ def read(source: Source) -> Trace:
             for span in _spans(row.values):
                 key = (span["trace"], span["id"])
                 spans[key], lines[key] = span, line
-    calls = []
+    calls: dict[tuple[str, str], SpanCall] = {}
     for key, span in spans.items():
-        attributes = span["attributes"]
-        inputs, outputs = _first(attributes, _INPUTS), _first(attributes, _OUTPUTS)
-        if inputs is None or outputs is None:
-            source.understood.leave_out(lines[key], "no call of a model")
-            continue
-        if not int(inputs) or not int(outputs):
-            source.understood.leave_out(lines[key], "no tokens")
-            continue
         with source.bad.row(lines[key]):
-            calls.append(_call(spans, span, int(inputs), int(outputs)))
-    return trace_of(source, calls)
+            counts = _counts(span)
+            if counts is None or not all(counts):
+                source.understood.leave_out(lines[key], "no call of a model" if counts is None else "no tokens")
+            else:
+                calls[key] = _call(spans, span, *counts)
+    around = enclosing(calls, {key: (span["trace"], span["parent"]) for key, span in spans.items()})
+    for key in calls:
+        if key in around:
+            source.understood.leave_out(lines[key], ENCLOSES)
+    return trace_of(source, [call for key, call in calls.items() if key not in around])
+
+
+def _counts(span: dict[str, Any]) -> tuple[int, int] | None:
+    """Tokens of a call of a model, in and out; None for any other span."""
+    attributes = span["attributes"]
+    names = [next((name for name in known if attributes.get(name) is not None), None) for known in (_INPUTS, _OUTPUTS)]
+    if attributes.get("gen_ai.operation.name") in _NO_CALLS or None in names:
+        return None
+    fields = Fields(attributes)
+    try:
+        inputs, outputs = (fields.tokens(str(name), minimum=0) for name in names)
+    except RowError as error:
+        raise RowError(error.field, f"{error.message} (span {span['id']})") from error
+    return inputs, outputs
 
 
 def _call(spans: Mapping[tuple[str, str], dict[str, Any]], span: dict[str, Any], inputs: int, outputs: int) -> SpanCall:
     if span["end_s"] < span["start_s"]:
-        raise RowError("end_time", "expected a time after the start")
+        raise RowError("end_time", f"expected a time after the start (span {span['id']})")
     own = span["attributes"]
     conversation = _around(spans, span, ("gen_ai.conversation.id",))
     system = own.get("gen_ai.system_instructions")
@@ -109,7 +128,7 @@ def _spans(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                         "start_s": int(span["startTimeUnixNano"]) / 1e9, "end_s": int(span["endTimeUnixNano"]) / 1e9,
                         "attributes": {entry["key"]: _value(entry["value"]) for entry in span.get("attributes", [])},
                     }  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise RowError("resourceSpans", f"expected spans of OTLP in JSON ({error!r})") from error
 
 
@@ -120,9 +139,9 @@ def _printed(row: Mapping[str, Any]) -> dict[str, Any]:
             "trace": str(row["context"]["trace_id"]), "id": str(row["context"]["span_id"]),
             "parent": str(row.get("parent_id") or ""),
             "start_s": datetime.fromisoformat(row["start_time"]).timestamp(),
-            "end_s": datetime.fromisoformat(row["end_time"]).timestamp(), "attributes": row.get("attributes") or {},
+            "end_s": datetime.fromisoformat(row["end_time"]).timestamp(), "attributes": dict(row.get("attributes") or {}),
         }  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise RowError("context", f"expected a span as the SDK prints it ({error!r})") from error
 
 
