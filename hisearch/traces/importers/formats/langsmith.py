@@ -55,7 +55,7 @@ def read(source: Source) -> Trace:
 
 @dataclass(frozen=True)
 class _Run:
-    """A run: its line, its parent's id, its type; its name ("" of a call, since its caller's is wanted), thread, node."""
+    """A run: its line, its parent's id, its type; its name ("" of a call: its caller's is wanted), thread, node."""
 
     line: int
     parent: str

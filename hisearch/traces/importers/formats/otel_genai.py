@@ -139,7 +139,8 @@ def _printed(row: Mapping[str, Any]) -> dict[str, Any]:
             "trace": str(row["context"]["trace_id"]), "id": str(row["context"]["span_id"]),
             "parent": str(row.get("parent_id") or ""),
             "start_s": datetime.fromisoformat(row["start_time"]).timestamp(),
-            "end_s": datetime.fromisoformat(row["end_time"]).timestamp(), "attributes": dict(row.get("attributes") or {}),
+            "end_s": datetime.fromisoformat(row["end_time"]).timestamp(),
+            "attributes": dict(row.get("attributes") or {}),
         }  # fmt: skip
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise RowError("context", f"expected a span as the SDK prints it ({error!r})") from error
