@@ -277,8 +277,8 @@ class _Course:
         return self._recommended(self._question.recommend, (trial, reason))
 
     def _nominal(self, first: Recommendation, recommendation: Recommendation) -> Priced | None:
-        """The rule's own choice, under the draws that it is known under, if another trial is recommended."""
-        if first.trial.number == recommendation.trial.number:
+        """The rule's own choice, under all draws, if there are any and another trial is recommended."""
+        if first.trial.number == recommendation.trial.number or not self._settings.draws:
             return None
         return Priced(first.trial, self._under_all_draws(first.trial))
 
