@@ -21,6 +21,7 @@ from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.trial import price_of
 from hisearch.specs.documents.catalogue import Catalogue, is_path
+from hisearch.specs.documents.from_question import ROUTERS
 from hisearch.specs.documents.overrides import apply_overrides
 from hisearch.specs.documents.resolve import load_deployment, resolve_study
 from hisearch.specs.documents.resolved import study_text
@@ -225,7 +226,7 @@ def _space(resolved: ResolvedDeployment, gpu: Sequence[str], profile: str | None
         execution["speculation"] = [None, *(drafts.model_dump() | {"draft_tokens": count} for count in fewer)]
     return {
         "execution": execution,
-        "routing": {"policies": ["cache_aware", "round_robin"]},
+        "routing": {"policies": ROUTERS},
         "cache": {
             "memory_fraction": [engine.memory_fraction, engine.memory_fraction],
             "eviction": [engine.eviction],

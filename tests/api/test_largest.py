@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from hisearch.api.studies.largest import largest_rate
 from hisearch.api.studies.largest_answer import AssuredRate
 from hisearch.api.studies.study import Study
 from hisearch.cli.main import app
-from hisearch.cli.views.largest import _chances, _searched
+from hisearch.cli.views.largest import _chances, _searched, show
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score
+from hisearch.score.quantities import significant
 from hisearch.search.confidence.uncertainty import factors_of, normal_draws, with_factors
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.model.job import TRIAL_ERRORS
@@ -181,6 +183,29 @@ def test_a_rate_is_no_part_of_the_question() -> None:
     result = CliRunner().invoke(app, [*asked, "--have", "h200:1", "--rate", "3"])
     assert result.exit_code == 2
     assert "--rate" in result.output
+
+
+@pytest.mark.parametrize("have", [None, ("h200", 2)])
+def test_routers_that_are_tried_know_something_before_every_engine(have: tuple[str, int] | None) -> None:
+    """power_of_two is random before vLLM and TensorRT-LLM: searched alone, it buys a fifth more."""
+    question = Question(model="llama-3.1-8b", slo="ttft p95 < 1s", input="800", output="120", rate=1.0, have=have)
+    assert study_from_question(question).resolved.space.spec.routing.policies == ["cache_aware", "round_robin"]
+
+
+def test_a_rate_of_no_sufficient_probability_is_not_the_headline(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = largest_rate(study_of("one pool", "spec.space.pools.disaggregated=null"), workers=2, around=False)
+    assert not answer.nothing_assured
+    unsure = replace(answer, assured=AssuredRate(0.0, 0.9, 0.0, 0.25, 32, 40, ""))
+    assert unsure.nothing_assured
+    show([unsure])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no rate of meta-llama/Llama-3.1-8B-Instruct was found that holds the SLO with 90 %" in said
+    assert f"{significant(answer.rate_rps)} requests/s; 8 of 32 draws of step times hold that" in said
+    monkeypatch.setattr(largest, "largest_rate", lambda *args, **more: unsure)
+    asked = ["size", "--model", "llama-3.1-8b", "--slo", "ttft p95 < 1s", "--input", "500", "--output", "50"]
+    assert CliRunner().invoke(app, [*asked, "--have", "h200:2", "-q"]).exit_code == 99
 
 
 @pytest.mark.parametrize(

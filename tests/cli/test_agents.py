@@ -83,6 +83,9 @@ def test_adapters_without_a_place_are_doubted_first(hisearch: Hisearch, workdir:
         "simulate", "one.yaml", "--trace", "society.yaml", "--set", "spec.pools.0.agents=null", "--json"
     ).json
     assert "have 30 adapters" in plain["warnings"][0]
+    ran = hisearch("simulate", "one.yaml", "--trace", "society.yaml", "--set", "spec.pools.0.agents=null", "-q")
+    said = " ".join(ran.out.split())
+    assert "Mind: the workload's agents have 30 adapters" in said.partition("Latency of requests")[0]
     rows = [{"format": "hisearch-trace", "version": 1}]
     rows += [{"arrival_s": k, "input_tokens": 50, "output_tokens": 5, "tenant": k % 3} for k in range(6)]
     (workdir / "open.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))

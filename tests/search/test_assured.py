@@ -22,7 +22,7 @@ def search(carried: list[float], at_least: float, start: float, slowest: list[in
         tried[draw, load] += 1
         return load <= carried[draw]
 
-    found = assured_load(
+    answer = assured_load(
         holds,
         slowest if slowest is not None else list(range(len(carried))),
         at_least,
@@ -30,24 +30,24 @@ def search(carried: list[float], at_least: float, start: float, slowest: list[in
         each=lambda make, items: [make(item) for item in items],
     )
     assert all(count == 1 for count in tried.values())
-    assert found.simulations == len(tried)
-    return found
+    assert answer.simulations == len(tried)
+    return answer
 
 
 @given(CARRIED, st.sampled_from([0.5, 0.9, 0.99]), st.floats(0.5, 10.0))
 def test_the_rate_is_the_quantile_of_what_the_draws_carry(carried: list[float], at_least: float, start: float) -> None:
-    found, needed = search(carried, at_least, start), math.ceil(at_least * len(carried) - 1e-9)
+    answer, needed = search(carried, at_least, start), math.ceil(at_least * len(carried) - 1e-9)
     truth = sorted(carried)[len(carried) - needed]  # so many carry as much or more
-    assert found.share_first == sum(own >= start for own in carried) / len(carried)
-    assert found.draws == len(carried)
+    assert answer.share_first == sum(own >= start for own in carried) / len(carried)
+    assert answer.draws == len(carried)
     if truth >= start:
-        assert found.load == start
+        assert answer.load == start
     elif truth < LEAST_SHARE * start:
-        assert found.load == 0.0
+        assert answer.load == 0.0
     else:
-        assert found.load <= truth <= found.load * (1.0 + TOLERANCE)
-    if found.load > 0.0:
-        assert found.share == sum(own >= found.load for own in carried) / len(carried) >= at_least - 1e-9
+        assert answer.load <= truth <= answer.load * (1.0 + TOLERANCE)
+    if answer.load > 0.0:
+        assert answer.share == sum(own >= answer.load for own in carried) / len(carried) >= at_least - 1e-9
 
 
 @given(CARRIED, st.randoms())
@@ -73,10 +73,10 @@ def test_a_limit_ends_the_search_with_what_it_knows(after: int) -> None:
         made.append(draw)
         return load <= carried[draw]
 
-    found = assured_load(
+    answer = assured_load(
         holds, range(16), 0.9, 1.5,
         each=lambda make, items: [make(item) for item in items], over=lambda: "work" if len(made) >= after else "",
     )  # fmt: skip
-    assert found.ended == "work"
-    assert found.share_first is None
-    assert found.load <= sorted(carried)[1]
+    assert answer.ended == "work"
+    assert answer.share_first is None
+    assert answer.load <= sorted(carried)[1]

@@ -35,7 +35,7 @@ def missing_by(slow: float, busy: float, together: float) -> object:
     return evaluate
 
 
-def found(slowness: list[float], **rule: float) -> Misses | None:
+def misses_of(slowness: list[float], **rule: float) -> Misses | None:
     drawn, trial = uncertainty(slowness), make_trial(0, 1.0, 5.0, 4.0)
     assessor = Assessor(drawn, missing_by(**{"slow": 9.0, "busy": 9.0, "together": 9.0, **rule}))  # type: ignore[arg-type]
     assessor.assess([trial], [len(slowness)], 0.9)
@@ -53,11 +53,11 @@ def found(slowness: list[float], **rule: float) -> Misses | None:
     ],
 )
 def test_what_alone_makes_a_draw_miss_is_told(rule: dict[str, float], expected: Misses | None) -> None:
-    assert found([LITTLE, LITTLE, SLOW, SLOW], **rule) == expected
+    assert misses_of([LITTLE, LITTLE, SLOW, SLOW], **rule) == expected
 
 
 def test_the_first_that_miss_are_looked_into() -> None:
-    misses = found([SLOW] * 20, slow=SLOW)
+    misses = misses_of([SLOW] * 20, slow=SLOW)
     assert misses == Misses(20, MOST_DRAWS, MOST_DRAWS, 0, 0, 0)
     assert format_misses(misses) == "Of the 20 draws that miss it, the first 8 do so: 8 with slower steps alone."
     assert format_misses(Misses(3, 3, 1, 1, 1, 0)) == (

@@ -45,13 +45,14 @@ _ALL = 10_000
 CURVE = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25)
 LOOSER = 1.25
 
-#: Most draws of step times, of those that the study asks for: each is simulated at several loads until they last. Least
-#: requests of such a simulation; a verdict is one of many, and need not be as sure as the leader's.
+#: Most draws of step times, of those that the study asks for. Least requests of the simulation of one at a load: its
+#: verdict is one of many, and need not be as sure as the leader's.
 MOST_DRAWS = 32
 DRAW_REQUESTS = 2_000
 
 #: Work of a race, in events of the simulations: a minute of one core, at 1.6 million a second. It does not depend on
-#: the machine. The race of 154 deployments of a 70B model on eight GPUs takes a quarter of it. The draws have more.
+#: the machine. The race of 154 deployments of a 70B model on eight GPUs takes a quarter of it. The draws
+#: have four minutes more.
 MOST_EVENTS = 100_000_000
 MOST_EVENTS_OF_DRAWS = 400_000_000
 

@@ -80,6 +80,11 @@ class LargestRate:
     assured: AssuredRate | None = None
     run_dir: Path | None = None
 
+    @property
+    def nothing_assured(self) -> bool:
+        """Whether a probability is required and no rate was found that has it."""
+        return self.assured is not None and self.assured.rate_rps == 0.0
+
     def to_dict(self) -> dict[str, Any]:
         """The answer for machines; see docs/json.md."""
         trial = self.trial

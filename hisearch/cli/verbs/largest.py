@@ -32,5 +32,5 @@ def run_largest(studies: Sequence[Study], out: Path | None, workers: int | None,
         check_unused(folder)
         answers.append(largest_rate(study, workers=workers, run_dir=folder))
     print_result(as_json, lambda: view.to_dict(answers), lambda: view.show(answers))
-    if all(answer.trial is None or (answer.assured and not answer.assured.rate_rps) for answer in answers):
+    if all(answer.trial is None or answer.nothing_assured for answer in answers):
         raise typer.Exit(NOTHING_FEASIBLE)

@@ -116,9 +116,8 @@ def import_(
     check_format(trace_format)
     options.check_choice("--time-unit", time_unit, options.TIME_UNITS)
     mapping = parse_columns(columns or ())
-    reading = {"format": trace_format, "skip_bad": skip_bad, "columns": mapping, "time_unit": time_unit} | {
-        "history": history
-    }
+    reading = {"format": trace_format, "skip_bad": skip_bad, "columns": mapping, "time_unit": time_unit}
+    reading["history"] = history
     spec = TraceFileSpec.model_validate({"path": str(source)} | reading)
     trace = _asking(read_trace(source, spec, seed=seed), model)
     _write(trace if limit is None else first_requests(trace, limit), out, as_json)

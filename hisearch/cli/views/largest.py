@@ -73,7 +73,7 @@ def _show(answer: LargestRate) -> None:
         output.say(f"{counted(answer.entrants, 'deployment')} of the space; {answer.tried:,} were tried")
         return
     sure, rate = answer.assured, significant(_carried_rps(answer))
-    if sure is not None and sure.rate_rps == 0.0:
+    if sure is not None and answer.nothing_assured:
         output.say(
             f"{_accelerators(answer)}: no rate of {model} was found that holds the SLO with "
             f"{format_percent(sure.at_least)}",

@@ -224,7 +224,7 @@ def _wins(rival: Rival, trial: Trial, data: ReportInput) -> str:
         chance = chance_of(trial.number, data)
         if chance is None:
             return "costs no more; how likely it is to hold was not looked into"
-        return f"costs no more, but is {format_chance(chance)} likely to hold"
+        return f"costs no more; {format_chance(chance)} likely to hold"
     wins = f"not even with {rival.item} for nothing"
     if rival.win_usd is not None:
         unit = rival.unit.partition("/")[2].replace("/", " and ")

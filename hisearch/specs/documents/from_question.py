@@ -35,7 +35,7 @@ _SHORT = 5000
 
 #: Routers: what follows caches, and where nothing matches the fewest requests in flight; and one that knows nothing.
 #: power_of_two knows loads of SGLang's workers alone, and those by polls.
-_ROUTERS = ["cache_aware", "round_robin"]
+ROUTERS = ["cache_aware", "round_robin"]
 
 #: Simulations for what would change the answer.
 WHAT_IF = 48
@@ -287,7 +287,7 @@ def _space(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[s
     return {
         **pools,
         "execution": execution,
-        "routing": {"policies": _ROUTERS},
+        "routing": {"policies": ROUTERS},
         "cache": {"memory_fraction": [0.9, 0.9 if question.have is None else 0.95], "eviction": ["lru"], "tiers": []},
     }
 

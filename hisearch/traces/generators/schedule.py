@@ -6,6 +6,7 @@ Notation
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -100,16 +101,6 @@ class Frames:
         last = np.searchsorted(frame, shown, side="right") - 1
         first = gate == 0
         gaps = np.diff(shown, prepend=0)
-        hints: list[Hint] = []
-        for begin, agent, frames in self._beginning:
-            # The gate that opens before the first frame with calls from there on.
-            at = int(np.searchsorted(shown, begin)) - 1
-            steps = max(_place(shown, begin + frames) - (at + 1), 0.0)
-            hints.append(Hint(count + at if at >= 0 else AT_START, agent, steps=steps))
-        for call, agent, frames in self._ends:
-            if call < count:
-                steps = max(_place(shown, frame[call] + frames) - gate[call], 0.0)
-                hints.append(Hint(call, agent, steps=steps))
         return Schedule(
             agent=np.array(self.agent[:count]),
             previous=np.where(first, -1, last[np.maximum(gate - 1, 0)]).astype(np.int32),
@@ -117,15 +108,35 @@ class Frames:
             arrival_s=np.where(first, shown[0] * self.frame_s, np.nan),
             gate=gate.astype(np.int32),
             behind=(gate - 1).astype(np.int32),
-            hints=hints,
+            hints=self._hints(shown, frame, gate),
             by_frames=True,
         )
 
+    def _hints(self, shown: I8, frame: I8, gate: I8) -> list[Hint]:
+        """All hints of the calls in ``frame``, which are behind ``gate``; shown: the frames with calls, rising."""
+        begin, at_begin, frames = _columns(self._beginning)
+        # The gate that opens before the first frame with calls from there on.
+        opened = np.searchsorted(shown, begin) - 1
+        after_begin = _places(shown, begin + frames) - (opened + 1)
+        call, at_end, frames = _columns([end for end in self._ends if end[0] < len(frame)])
+        call = call.astype(np.int64)
+        after_end = _places(shown, frame[call] + frames) - gate[call]
+        trigger = np.concatenate((np.where(opened >= 0, len(frame) + opened, AT_START), call))
+        agent = np.concatenate((at_begin, at_end)).astype(np.int64)
+        steps = np.maximum(np.concatenate((after_begin, after_end)), 0.0)
+        rows = zip(trigger.tolist(), agent.tolist(), steps.tolist(), strict=True)
+        return [Hint(trigger, agent, 0.0, 0.0, steps) for trigger, agent, steps in rows]
 
-def _place(shown: I8, frame: float) -> float:
-    """Where ``frame`` lies among the frames with calls, counted from 0; between two of them in proportion."""
-    beyond = max(frame - float(shown[-1]), 0.0)
-    return float(np.interp(frame, shown, np.arange(len(shown)))) + beyond
+
+def _columns(rows: Sequence[tuple[int, int, float]]) -> F8:
+    """The columns of rows of three, also of none; shape (3, R)."""
+    return np.array(rows, dtype=np.float64).reshape(-1, 3).T
+
+
+def _places(shown: I8, frame: F8) -> F8:
+    """Where each frame lies among those with calls, counted from 0; between two of these in proportion; shape (R,)."""
+    beyond = np.maximum(frame - float(shown[-1]), 0.0)
+    return np.asarray(np.interp(frame, shown, np.arange(len(shown))) + beyond)
 
 
 @dataclass
