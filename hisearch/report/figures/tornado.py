@@ -122,7 +122,8 @@ def _prices(data: ReportInput, sensitivity: Mapping[str, Any]) -> list[_Entry]:
     for row in sensitivity.get("prices") or ():
         now, then = float(row["now_usd"]), float(row["usd"])
         if now > 0:
-            text = f"cheaper: {_trial(data, row.get('trial'))} now"
+            draws = f"; holds in {row['held']} of {row['draws']} draws" if row.get("draws") else ""
+            text = f"cheaper: {_trial(data, row.get('trial'))} now{draws}"
             entries.append(("prices", f"Price of {row['item']}", text, then / now - 1.0, False))
     return entries
 
