@@ -49,7 +49,7 @@ class DisaggregatedSpace(Strict):
     )
     local_prefill_tokens: list[NonNegativeInt] = Field(default=[0], min_length=1, description="As a Transfer's.")
     decode_policies: list[RouterName] = Field(
-        default=["power_of_two", "least_outstanding_tokens"],
+        default=["round_robin", "least_outstanding_tokens"],
         min_length=1,
         description="As the policy of a Deployment's decode_router; the first one is tried first.",
     )
