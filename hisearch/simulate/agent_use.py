@@ -36,6 +36,13 @@ def doubts(plans: Sequence[WorkerPlan], trace: CompiledTrace) -> tuple[str, ...]
             "name them in the trace form for agents (docs/traces.md)",
         )
     adapters = len(np.unique(trace.agents.adapter[trace.agents.adapter >= 0]))
+    if held and not adapters:
+        agents = counted(len(trace.agents.adapter), "agent")
+        return (
+            f"the deployment has room for adapters, and the workload's {agents} name none: the room and the time to "
+            "apply adapters were counted, loading them was not; name them (--adapters of `hisearch trace import`, "
+            "docs/traces.md#agents), or leave adapters out of the deployment",
+        )
     if not adapters or held:
         return ()
     return (

@@ -9,7 +9,7 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.specs.workloads.workload import FollowUps
-from hisearch.traces.agents import AgentArrays, frozen, reordered
+from hisearch.traces.agents import LATER_COLUMNS, AgentArrays, agent_arrays, frozen, reordered
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.history import proposal
 from hisearch.traces.models import RequestModels, chosen
@@ -133,9 +133,10 @@ def freeze(
 
 
 def digest_of(arrays: TraceArrays, agents: AgentArrays | None = None, models: RequestModels | None = None) -> str:
-    """SHA-256 over names, types, lengths and bytes of the arrays, as hexadecimal digits."""
+    """SHA-256 over names, types, lengths and bytes of the arrays, not agents' names, as hexadecimal digits."""
     digest = hashlib.sha256()
-    columns = arrays._asdict() | (agents._asdict() if agents is not None else {})
+    columns = arrays._asdict() | (agent_arrays(agents) if agents is not None else {})
+    columns = {name: values for name, values in columns.items() if name not in LATER_COLUMNS or len(values)}
     if models is not None:
         digest.update(f"models:{models.names!r};".encode())
         columns |= {"model": models.model}

@@ -93,6 +93,27 @@ def test_adapters_without_a_place_are_doubted_first(hisearch: Hisearch, workdir:
     assert "says nothing of adapters" in given["warnings"][0]
 
 
+def test_room_for_adapters_that_nobody_has_is_doubted_first(hisearch: Hisearch, workdir: Path) -> None:
+    written(workdir)
+    table = "at,who,lora,in,out\n" + "".join(f"{k},agent {k % 3},plan,50,5\n" for k in range(6))
+    (workdir / "own.csv").write_text(table)
+    columns = "arrival_s=at,input_tokens=in,output_tokens=out,agent=who"
+    ran = hisearch("simulate", "one.yaml", "--trace", "own.csv", "--columns", columns, "-q")
+    said = " ".join(ran.out.split()).partition("Latency of requests")[0]
+    assert "Mind: the deployment has room for adapters, and the workload's 3 agents name none" in said
+    given = hisearch("simulate", "one.yaml", "--trace", "own.csv", "--columns", columns, "--json").json
+    assert any("name none" in warning for warning in given["warnings"])
+    assert given["objects"][0]["loads"] == 0
+    named = ("--columns", f"{columns},adapter=lora", "--adapters", "plan=8", "--json")
+    ran = hisearch("simulate", "one.yaml", "--trace", "own.csv", *named)
+    assert not any("name none" in warning for warning in ran.json["warnings"])
+    assert ran.json["objects"][0]["loads"] >= 1
+    for adapters, problem in (("plan=x", "NAME=RANK"), ("plan=8,plan=16", "given twice"), ("other", "no call asks")):
+        refused = hisearch("trace", "import", "own.csv", "-o", "a.jsonl", *named[:2], "--adapters", adapters)
+        assert refused.code in (1, 2)
+        assert problem in " ".join(refused.err.split())
+
+
 def test_a_load_on_a_population_is_refused(hisearch: Hisearch, workdir: Path) -> None:
     written(workdir)
     ran = hisearch("simulate", "one.yaml", "--trace", "society.yaml", "--load", "2")

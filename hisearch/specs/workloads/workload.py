@@ -61,6 +61,11 @@ class TraceFileSpec(Strict):
     limit: Count | None = Field(None, description="Keep the first requests only.")
     skip_bad: NonNegativeInt = Field(0, description="Broken rows to leave out before the file is refused.")
     columns: dict[str, str] = Field(default_factory=dict, description="csv: our field -> the file's column.")
+    adapters: dict[str, NonNegativeInt] = Field(
+        default_factory=dict,
+        description="Of agents' calls: names that are LoRA adapters, among the models that spans ask for or in the "
+        "column adapter of a table, and their ranks; 0: as the deployment says.",
+    )
     time_unit: Literal["auto", "s", "ms", "us", "ns"] = Field(
         "auto",
         description="Unit of times that are numbers, in tables and logs. auto: told by their size where they count "

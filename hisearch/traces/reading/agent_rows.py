@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.traces.agents import AT_START, AgentArrays, gate_count
+from hisearch.traces.agents import AT_START, AgentArrays, gate_count, label
 from hisearch.traces.reading.rows import Fields, RowError
 from hisearch.traces.reading.source import Codes
 
@@ -163,6 +163,8 @@ class AgentRows:
             adapter_rank=np.array([self._rank[key] for key in sorted(self._rank)], np.int32),
             further_request=further[:, 0],
             further_gate=further[:, 1],
+            names=tuple(names),
+            adapter_names=tuple(self._adapters.names()),
         )
 
 
@@ -209,7 +211,8 @@ def agent_header(agents: AgentArrays) -> dict[str, Any]:
     known = []
     for agent, adapter in enumerate(agents.adapter.tolist()):
         rank = int(agents.adapter_rank[adapter]) if 0 <= adapter < len(agents.adapter_rank) else 0
-        known.append([f"{agent}", None if adapter < 0 else f"{adapter}", rank])
+        own = None if adapter < 0 else label(agents.adapter_names, adapter)
+        known.append([label(agents.names, agent), own, rank])
     return {"by_frames": bool(agents.by_frames[0]), "known": known} | said
 
 
@@ -224,10 +227,10 @@ def agent_columns(agents: AgentArrays) -> Iterator[dict[str, Any]]:
     for index, (agent, gate, behind) in enumerate(
         zip(agents.agent.tolist(), agents.gate.tolist(), agents.behind.tolist(), strict=True)
     ):
-        row: dict[str, Any] = {"agent": f"{agent}"}
+        row: dict[str, Any] = {"agent": label(agents.names, agent)}
         adapter = int(agents.adapter[agent])
         if adapter >= 0:
-            row["adapter"] = f"{adapter}"
+            row["adapter"] = label(agents.adapter_names, adapter)
             if adapter < len(agents.adapter_rank) and agents.adapter_rank[adapter]:
                 row["adapter_rank"] = int(agents.adapter_rank[adapter])
         if gate >= 0:
@@ -243,4 +246,4 @@ def agent_columns(agents: AgentArrays) -> Iterator[dict[str, Any]]:
 
 def _written(agents: AgentArrays, hint: int) -> list[Any]:
     values = (agents.hint_after_s, agents.hint_s, agents.hint_steps)
-    return [f"{agents.hint_agent[hint]}", *(float(column[hint]) for column in values)]
+    return [label(agents.names, int(agents.hint_agent[hint])), *(float(column[hint]) for column in values)]
