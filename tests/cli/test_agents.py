@@ -140,3 +140,9 @@ def test_statistics_of_a_population(hisearch: Hisearch, workdir: Path) -> None:
     written(workdir)
     stats = hisearch("trace", "stats", "society.yaml", "--json").json
     assert stats["requests"] == 200
+    agents = stats["agents"]
+    assert (agents["agents"], agents["adapters"], agents["hint_unit"]) == (30, 30, "frames")
+    assert agents["calls_per_agent"]["mean"] == 200 / 30
+    said = " ".join(hisearch("trace", "stats", "society.yaml").out.split())
+    assert "agents 30, with 30 adapters" in said
+    assert "calls 200; per agent" in said
