@@ -11,6 +11,7 @@ import numpy as np
 from hisearch.traces.agents import of_sessions
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import freeze
+from hisearch.traces.distance_units import LOOK_WRONG, distance_doubt
 
 
 class EndedCall(NamedTuple):
@@ -33,14 +34,17 @@ def with_distances(
 ) -> CompiledTrace:
     """The trace with distances of your own: ``policy: distance`` goes by them, and by no other hint.
 
+    Distances that are far from what the trace's times and frames say are a caution of the trace.
+
     Args:
         trace: of agents, or of sessions, each of which is an agent without an adapter.
         predict: seconds from a call's end to its agent's next call; None: nothing is said. Asked once for each call,
             with its ``agent``, ``number`` among the agent's calls, ``request_id``, ``input_tokens``, ``output_tokens``.
-        frames: ``predict`` says frames of the world, not seconds.
+        frames: ``predict`` says frames of the world, not seconds. A trace that goes by frames needs it.
 
     Raises:
-        ValueError: a prediction is no number of at least 0, or frames are given for a trace without.
+        ValueError: a prediction is no number of at least 0; frames are given for a trace without, or seconds for one
+            that goes by frames.
 
     Example::
 
@@ -62,6 +66,11 @@ def with_distances(
             raise ValueError(f"predict: expected a number of at least 0 for {trace.request_ids[call]}, got {value!r}")
         trigger.append(call)
         said.append(float(value))
+    if agents.by_frames[0] and not frames and any(said):
+        raise ValueError(
+            f"trace {trace.name} goes by frames of its world, in which seconds say nothing (predict said "
+            f"{np.median(said):.3g} on median): predict frames, with frames=True"
+        )
     seconds, nothing = np.array(said), np.zeros(len(said))
     hinted = agents._replace(
         hint_trigger=np.array(trigger, np.int32),
@@ -70,7 +79,10 @@ def with_distances(
         hint_s=nothing if frames else seconds,
         hint_steps=seconds if frames else nothing,
     )
+    arrays = trace.arrays
+    doubt = distance_doubt(hinted, arrays.arrival_s, arrays.previous, arrays.think_s)
+    cautions = tuple(caution for caution in trace.cautions if not caution.startswith(LOOK_WRONG))
     return freeze(
-        trace.name, trace.arrays, trace.request_ids, trace.skipped_rows, trace.cautions, trace.block_tokens, hinted,
-        trace.models, trace.notes, trace.ignore_eos,
+        trace.name, arrays, trace.request_ids, trace.skipped_rows, (*cautions, doubt) if doubt else cautions,
+        trace.block_tokens, hinted, trace.models, trace.notes, trace.ignore_eos,
     )  # fmt: skip
