@@ -40,7 +40,7 @@ class AgentArrays(NamedTuple):
         adapter_rank: of each adapter, as many as are known; 0: as the deployment says.
         further_request, further_gate: of requests whose end several gates wait for: each and one such gate beside
             ``gate``; shape (K,), by request.
-        adapter_bytes: of each adapter, as many as are known; 0: as its rank says. Of all ranks of a worker together.
+        adapter_bytes: of each adapter, as many as are known; 0: as its rank says. Whole, as in a file.
         memory: of each agent, or -1; shape (A,), or empty: nobody has one. memory_bytes: of each, as adapter_bytes.
         names, adapter_names, memory_names: for people; empty where there are none. They decide nothing.
     """

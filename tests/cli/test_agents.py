@@ -146,3 +146,58 @@ def test_statistics_of_a_population(hisearch: Hisearch, workdir: Path) -> None:
     said = " ".join(hisearch("trace", "stats", "society.yaml").out.split())
     assert "agents 30, with 30 adapters" in said
     assert "calls 200; per agent" in said
+
+
+#: A workload of six agents in the trace form: two adapters of sizes of their own, two memories, one beginning for all.
+def objects_trace(workdir: Path, adapter_bytes: int, memory_bytes: int) -> None:
+    rows: list[dict[str, object]] = [{"format": "hisearch-trace", "version": 1}]
+    for k in range(60):
+        agent, row = k % 6, {"id": f"{k}", "input_tokens": 200, "output_tokens": 20, "prefix": "world"}
+        link = {"arrival_s": 0.1 * k} if k < 6 else {"previous": f"{k - 6}", "think_s": 0.5}
+        names = {"agent": f"agent {agent}", "adapter": f"lora {agent % 2}", "memory": f"index {agent % 2}"}
+        sizes = {"adapter_bytes": adapter_bytes, "memory_bytes": memory_bytes, "prefix_tokens": 128}
+        rows.append(row | link | names | sizes)
+    (workdir / "objects.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def test_objects_of_the_trace_form_load_by_their_bytes_and_replay_to_the_same(
+    hisearch: Hisearch, workdir: Path
+) -> None:
+    text = DEPLOYMENT.replace("slots: 8", "slots: 1, objects: [{name: index, mib: 64, per: memory}]")
+    (workdir / "one.yaml").write_text(text)
+    whole = adapter_elements(Catalogue().get("Model", "qwen2.5-7b").spec, AdaptersSpec(rank=16), 1) * 2
+    uses = []
+    for share in (1.0, 0.25):
+        objects_trace(workdir, int(whole * share), int(64 * 2**20 * share))
+        assert hisearch("trace", "import", "objects.jsonl", "-o", "again.jsonl").code == 0
+        first, again = (
+            hisearch("simulate", "one.yaml", "--trace", trace, "--json").json
+            for trace in ("objects.jsonl", "again.jsonl")
+        )
+        for key in ("metrics", "objects", "hints"):
+            assert first[key] == again[key]
+        assert not any("deployment" in warning for warning in first["warnings"])
+        uses.append(first["objects"][0])
+    # Two adapters and two memories, each of its own place.
+    assert uses[0]["host_bytes"] == 2 * whole + 2 * 64 * 2**20
+    assert uses[0]["loads"] >= 4
+    each = [use["loaded_bytes"] / use["loads"] for use in uses]
+    assert 0.24 < each[1] / each[0] < 0.26
+    stats = hisearch("trace", "stats", "objects.jsonl", "--json").json
+    assert (stats["agents"]["memories"], stats["ideal_hit_tokens"]) == (2, 59 * 128)
+    objects_trace(workdir, int(whole * 1.5), 1)
+    refused = hisearch("simulate", "one.yaml", "--trace", "objects.jsonl")
+    assert refused.code == 1
+    assert "an adapter of the workload takes" in " ".join(refused.err.split())
+
+
+def test_memories_without_a_place_and_places_without_memories_are_doubted(hisearch: Hisearch, workdir: Path) -> None:
+    written(workdir)
+    objects_trace(workdir, 1, 1)
+    assert "have 2 memories" in " ".join(hisearch("simulate", "one.yaml", "--trace", "objects.jsonl").out.split())
+    (workdir / "one.yaml").write_text(
+        DEPLOYMENT.replace("slots: 8", "slots: 8, objects: [{name: index, mib: 64, per: memory}]")
+    )
+    ran = hisearch("simulate", "one.yaml", "--trace", "society.yaml")
+    said = " ".join(ran.out.split()).partition("Latency of requests")[0]
+    assert "Mind: the deployment has room for memories" in said
