@@ -28,8 +28,8 @@ def _memory_doubts(held: bool, trace: CompiledTrace) -> tuple[str, ...]:
     memories = 0 if trace.agents is None else len(np.unique(trace.agents.memory[trace.agents.memory >= 0]))
     if held and not memories:
         return (
-            "the deployment has room for memories (agents.objects with per: memory), and the workload names none: none "
-            "was loaded; name them in the trace form for agents (docs/traces.md)",
+            "the deployment has places for memories (agents.objects with per: memory), and the workload names none: "
+            "none was loaded; name them in the trace form for agents (docs/traces.md)",
         )
     if memories and not held:
         return (
@@ -52,8 +52,8 @@ def _adapter_doubts(held: bool, trace: CompiledTrace) -> tuple[str, ...]:
     if held and not adapters:
         agents = counted(len(trace.agents.adapter), "agent")
         return (
-            f"the deployment has room for adapters, and the workload's {agents} name none: the room and the time to "
-            "apply adapters were counted, loading them was not; name them (--adapters of `hisearch trace import`, "
+            f"the deployment has places for adapters, and the workload's {agents} name none: the places and the time "
+            "to apply adapters were counted, loading them was not; name them (--adapters of `hisearch trace import`, "
             "docs/traces.md#agents), or leave adapters out of the deployment",
         )
     if not adapters or held:

@@ -99,8 +99,12 @@ def _doubt(pairs: _Pairs, unit: str, frame_s: float) -> str | None:
         return None
     elif unit == "s" and _THOUSAND[0] < ratio < _THOUSAND[1]:
         supposed = ": as if milliseconds were taken for seconds"
-    said, real = (float(np.median(values)) for values in pairs)
+    said, real, times = (_format(float(np.median(values))) for values in (*pairs, ratio))
     return (
-        f"{LOOK_WRONG}: they were understood as {unit}, say {said:.3g} {unit} where the agent's next call comes after "
-        f"{real:.3g} {unit} (medians of {count:,} calls), and are {ratio:.3g} times what comes{supposed}"
+        f"{LOOK_WRONG}: they were understood as {unit}, say {said} {unit} where the agent's next call comes after {real} "
+        f"{unit} (medians of {count:,} calls), and are {times} times what comes{supposed}"
     )
+
+
+def _format(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.traces.agents import of_sessions
+from hisearch.traces.agents import label, of_sessions
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import freeze
 from hisearch.traces.distance_units import LOOK_WRONG, distance_doubt
@@ -20,6 +20,7 @@ class EndedCall(NamedTuple):
     Attributes:
         agent: who called; without agents in the trace, its session. number: of its calls before this one.
         request_id: of the trace. input_tokens, output_tokens: of the call.
+        name: of the agent; its number where the trace has no names.
     """
 
     agent: int
@@ -27,6 +28,7 @@ class EndedCall(NamedTuple):
     request_id: str
     input_tokens: int
     output_tokens: int
+    name: str
 
 
 def with_distances(
@@ -39,12 +41,12 @@ def with_distances(
     Args:
         trace: of agents, or of sessions, each of which is an agent without an adapter.
         predict: seconds from a call's end to its agent's next call; None: nothing is said. Asked once for each call,
-            with its ``agent``, ``number`` among the agent's calls, ``request_id``, ``input_tokens``, ``output_tokens``.
+            with its ``agent``, ``number`` among the agent's calls, ``request_id``, ``input_tokens``, ``output_tokens``
+            and the agent's ``name``.
         frames: ``predict`` says frames of the world, not seconds. A trace that goes by frames needs it.
 
     Raises:
-        ValueError: a prediction is no number of at least 0; frames are given for a trace without, or seconds for one
-            that goes by frames.
+        ValueError: a prediction is no number of at least 0, or frames where the trace has seconds, or the reverse.
 
     Example::
 
@@ -59,7 +61,7 @@ def with_distances(
         number = asked.get(agent, 0)
         asked[agent] = number + 1
         tokens = (int(trace.arrays.input_tokens[call]), int(trace.arrays.output_tokens[call]))
-        value = predict(EndedCall(agent, number, trace.request_ids[call], *tokens))
+        value = predict(EndedCall(agent, number, trace.request_ids[call], *tokens, label(agents.names, agent)))
         if value is None:
             continue
         if not (math.isfinite(value) and value >= 0):

@@ -93,25 +93,78 @@ def test_adapters_without_a_place_are_doubted_first(hisearch: Hisearch, workdir:
     assert "says nothing of adapters" in given["warnings"][0]
 
 
-def test_room_for_adapters_that_nobody_has_is_doubted_first(hisearch: Hisearch, workdir: Path) -> None:
+def test_places_for_adapters_that_nobody_has_is_doubted_first(hisearch: Hisearch, workdir: Path) -> None:
     written(workdir)
     table = "at,who,lora,in,out\n" + "".join(f"{k},agent {k % 3},plan,50,5\n" for k in range(6))
     (workdir / "own.csv").write_text(table)
     columns = "arrival_s=at,input_tokens=in,output_tokens=out,agent=who"
     ran = hisearch("simulate", "one.yaml", "--trace", "own.csv", "--columns", columns, "-q")
     said = " ".join(ran.out.split()).partition("Latency of requests")[0]
-    assert "Mind: the deployment has room for adapters, and the workload's 3 agents name none" in said
+    assert "Mind: the deployment has places for adapters, and the workload's 3 agents name none" in said
     given = hisearch("simulate", "one.yaml", "--trace", "own.csv", "--columns", columns, "--json").json
     assert any("name none" in warning for warning in given["warnings"])
     assert given["objects"][0]["loads"] == 0
     named = ("--columns", f"{columns},adapter=lora", "--adapters", "plan=8", "--json")
     ran = hisearch("simulate", "one.yaml", "--trace", "own.csv", *named)
     assert not any("name none" in warning for warning in ran.json["warnings"])
+    assert hisearch("simulate", "one.yaml", "--trace", "own.csv", *named, "--requests", "rows.csv").code == 0
+    assert (workdir / "rows.csv").read_text().splitlines()[2].split(",")[:2] == ["1", "agent 1"]
     assert ran.json["objects"][0]["loads"] >= 1
     for adapters, problem in (("plan=x", "NAME=RANK"), ("plan=8,plan=16", "given twice"), ("other", "no call asks")):
         refused = hisearch("trace", "import", "own.csv", "-o", "a.jsonl", *named[:2], "--adapters", adapters)
         assert refused.code in (1, 2)
         assert problem in " ".join(refused.err.split())
+
+
+STUDY = """\
+apiVersion: hisearch/v1
+kind: Study
+metadata: {name: team}
+spec:
+  model: qwen2.5-7b
+  workload: {trace: own.yaml}
+  slo:
+    terms:
+    - {metric: e2e_s, percentile: 95, at_most_s: 5.0}
+  space:
+    execution:
+      accelerators: [h100-sxm]
+      engines: [sglang]
+      tensor_parallel: [1]
+      chunk_tokens: [2048]
+      max_running_requests: [128]
+      max_replicas: 1
+    cache:
+      tiers: []
+      agents: {policies: [lru], slots: [8], adapters: {rank: 16}}
+  confidence: {at_least: 0}
+  budget: {simulations: 4, seconds: 300}
+"""
+OWN = """\
+apiVersion: hisearch/v1
+kind: Workload
+metadata: {name: own}
+spec:
+  file:
+    path: own.csv
+    columns: {arrival_s: at, input_tokens: in, output_tokens: out, agent: who}
+"""
+
+
+def test_a_study_s_places_for_adapters_that_nobody_has_are_doubted_on_screen_and_in_the_report(
+    hisearch: Hisearch, workdir: Path
+) -> None:
+    table = "at,who,lora,in,out\n" + "".join(f"{k},agent {k % 3},plan,50,5\n" for k in range(30))
+    (workdir / "own.csv").write_text(table)
+    (workdir / "team.yaml").write_text(STUDY)
+    doubt = "the deployment has places for adapters, and the workload's 3 agents name none"
+    for text, doubted in ((OWN, True), (OWN.replace("agent: who}", "agent: who, adapter: lora}"), False)):
+        (workdir / "own.yaml").write_text(text)
+        ran = hisearch("run", "team.yaml", "--out", f"runs/{doubted}", "-q")
+        assert ran.code == 0
+        assert (f"Agents' objects: {doubt}" in " ".join(ran.out.split())) is doubted
+        report = " ".join((workdir / "runs" / str(doubted) / "report.html").read_text().split())
+        assert ("places for adapters, and the workload" in report) is doubted
 
 
 def test_a_load_on_a_population_is_refused(hisearch: Hisearch, workdir: Path) -> None:
@@ -200,4 +253,4 @@ def test_memories_without_a_place_and_places_without_memories_are_doubted(hisear
     )
     ran = hisearch("simulate", "one.yaml", "--trace", "society.yaml")
     said = " ".join(ran.out.split()).partition("Latency of requests")[0]
-    assert "Mind: the deployment has room for memories" in said
+    assert "Mind: the deployment has places for memories" in said

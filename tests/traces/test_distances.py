@@ -43,6 +43,7 @@ def test_sessions_are_agents_and_numbers_count_their_calls():
     seen = []
     given = hisearch.with_distances(compile_trace(made, "chat"), lambda call: seen.append(call) or 2.5 * call.number)
     assert [(call.agent, call.number, call.input_tokens) for call in seen] == [(0, 0, 5), (1, 0, 6), (0, 1, 7)]
+    assert [call.name for call in seen] == ["0", "1", "0"]
     assert given.agents.hint_s.tolist() == [0.0, 0.0, 2.5]
     assert (given.agents.adapter == -1).all()
 
@@ -136,7 +137,7 @@ def test_a_column_of_distances_is_held_against_the_trace_too(tmp_path):
     by_frames = {"agents": {"by_frames": True}}
     assert cautions({}, next_call_s=3.5) == []
     (caution,) = cautions({}, next_call_s=3000.0)
-    assert "3e+03 s where the agent's next call comes after 3 s" in caution
+    assert "3,000 s where the agent's next call comes after 3 s" in caution
     assert cautions(by_frames, next_call_steps=1) == []
     (caution,) = cautions(by_frames, next_call_steps=3)
     assert "of which one takes 3 s" in caution
