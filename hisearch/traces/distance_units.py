@@ -101,8 +101,8 @@ def _doubt(pairs: _Pairs, unit: str, frame_s: float) -> str | None:
         supposed = ": as if milliseconds were taken for seconds"
     said, real, times = (_format(float(np.median(values))) for values in (*pairs, ratio))
     return (
-        f"{LOOK_WRONG}: they were understood as {unit}, say {said} {unit} where the agent's next call comes after {real} "
-        f"{unit} (medians of {count:,} calls), and are {times} times what comes{supposed}"
+        f"{LOOK_WRONG}: they were understood as {unit}, say {said} {unit} where the agent's next call comes after "
+        f"{real} {unit} (medians of {count:,} calls), and are {times} times what comes{supposed}"
     )
 
 
