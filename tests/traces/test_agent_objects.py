@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hisearch.specs.workloads.workload import TraceFileSpec
 from hisearch.traces.changes.ordering import in_arrival_order
@@ -75,6 +81,7 @@ def test_the_header_knows_objects_of_agents_without_a_call(tmp_path):
     ("row", "field", "message"),
     [
         (PLAN | {"adapter_bytes": 999}, "adapter_bytes", "expected the bytes that adapter 'p' had before"),
+        ({"agent": "x", "adapter": "q", "adapter_rank": 2**40}, "adapter_rank", "up to 1048576"),
         (PLAN | {"memory": "yard"}, "memory", "expected the memory that agent 'plan' had before"),
         (READ | {"memory_bytes": 71}, "memory_bytes", "expected the bytes that memory 'shop' had before"),
         ({"agent": "x", "memory_bytes": 71}, "memory_bytes", "memory beside it"),
@@ -109,3 +116,43 @@ def test_prompts_share_the_beginning_that_they_name(tmp_path):
     assert trace.shared_tokens.tolist() == [0, 0, 6, 9, 3, 0]
     models = [row | {"model": "y" if row["id"] in "ce" else "x"} for row in rows[:3]]
     assert read(graph(tmp_path, models)).shares_with.tolist() == [-1, -1, -1]
+
+
+@st.composite
+def populations(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Rows of agents with any objects, sizes and prefixes; a row waits for some rows before it."""
+    sizes = st.integers(0, 3)
+    adapters = [{"adapter": f"l{k}", "adapter_rank": draw(sizes), "adapter_bytes": draw(sizes)} for k in range(3)]
+    memories = [{"memory": f"m{k}", "memory_bytes": draw(sizes)} for k in range(2)]
+    agents = []
+    for k in range(4):
+        own = {"agent": f"a{k}"} | draw(st.sampled_from([{}, *adapters])) | draw(st.sampled_from([{}, *memories]))
+        agents.append({name: value for name, value in own.items() if value})
+    rows = []
+    for k in range(draw(st.integers(1, 8))):
+        row = {"id": f"{k}", "arrival_s": float(k)} | draw(st.sampled_from(agents))
+        prefix = draw(st.sampled_from([None, "p", "q"]))
+        row |= {} if prefix is None else {"prefix": prefix, "prefix_tokens": 3 + 4 * (prefix == "q")}
+        before = draw(st.sets(st.integers(0, k - 1), max_size=3)) if k else set()
+        rows.append(row | ({"waits_for": [f"{other}" for other in sorted(before)]} if before else {}))
+    return rows
+
+
+@given(rows=populations())
+@settings(deadline=None, max_examples=50)
+def test_what_is_written_is_what_was_read(rows: list[dict[str, Any]]) -> None:  # law L6
+    with TemporaryDirectory() as folder:
+        trace = read(graph(Path(folder), rows))
+        write_trace(trace, Path(folder) / "again.jsonl")
+        again = read(Path(folder) / "again.jsonl")
+    assert compile_trace(again, "a").digest == compile_trace(trace, "b").digest
+    for name in ("names", "adapter_names", "memory_names"):
+        assert getattr(again.agents, name) == getattr(trace.agents, name)
+    agents = trace.agents
+    for index, row in enumerate(rows):
+        agent = int(agents.agent[index])
+        own, kept = int(agents.adapter[agent]), int(agents.memory[agent]) if len(agents.memory) else -1
+        assert row.get("adapter") == (agents.adapter_names[own] if own >= 0 else None)
+        assert row.get("memory") == (agents.memory_names[kept] if kept >= 0 else None)
+        if own >= 0:
+            assert row.get("adapter_bytes", 0) == (agents.adapter_bytes[own] if len(agents.adapter_bytes) else 0)

@@ -6,11 +6,14 @@ from hisearch.cli import output
 from hisearch.score.quantities import percent, significant
 from hisearch.specs.wording import counted, format_percent, listed
 from hisearch.traces.agent_stats import AgentStats
+from hisearch.traces.reading.rows import one_line
 from hisearch.traces.stats import CachePoint, TraceStats
 
 _POINTS = ("mean", "min", "p10", "p50", "p90", "p95", "p99", "max")
 #: Characters of the longest bar of a curve.
 _BAR_WIDTH = 50
+#: Characters of an agent's name.
+_NAME_WIDTH = 60
 
 
 def show(stats: TraceStats) -> None:
@@ -88,10 +91,16 @@ def _show_agents(agents: AgentStats) -> None:
         else f"{agents.hints:,} in {agents.hint_unit}, {significant(ahead.p50)} {unit} ahead on median; after "
         f"{percent(agents.hinted_fraction)} of calls",
         "most calls": "; ".join(
-            f"{caller.name}: {caller.calls:,}" + (f" (adapter {caller.adapter})" if caller.adapter is not None else "")
+            f"{_shown(caller.name)}: {caller.calls:,}"
+            + (f" (adapter {_shown(caller.adapter)})" if caller.adapter is not None else "")
             for caller in agents.busiest
         ),
     })  # fmt: skip
+
+
+def _shown(name: str) -> str:
+    """A name from a file, for a terminal."""
+    return one_line(name[:_NAME_WIDTH])
 
 
 def show_curve(points: list[CachePoint]) -> None:

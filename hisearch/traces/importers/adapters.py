@@ -11,9 +11,10 @@ from pathlib import Path
 
 from hisearch.specs.wording import listed
 from hisearch.traces.reading.errors import TraceError
+from hisearch.traces.reading.rows import one_line
 
-#: Names that a message lists.
-_SHOWN = 8
+#: Names that a message lists, and characters of each.
+_SHOWN, _CHARACTERS = 8, 100
 
 
 def split_models(requested: Sequence[str], ranks: Mapping[str, int], path: Path) -> tuple[list[str], list[str]]:
@@ -69,6 +70,6 @@ def _split(name: str, ranks: Mapping[str, int]) -> tuple[str, str]:
 
 
 def _listed(names: Collection[str]) -> str:
-    shown = sorted(names)
+    shown = [one_line(name[:_CHARACTERS]) for name in sorted(names)]
     more = [f"{len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
     return listed([*shown[:_SHOWN], *more])

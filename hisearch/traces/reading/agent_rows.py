@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.specs.workloads.workload import LARGEST_RANK
 from hisearch.traces.agents import AT_START, AgentArrays, gate_count, label
 from hisearch.traces.reading.rows import Fields, RowError
 from hisearch.traces.reading.source import Codes
@@ -54,7 +55,8 @@ class _Objects:
         if self.of_agent.setdefault(agent, own) != own:
             raise RowError(self.kind, f"expected the {self.kind} that agent {row.label('agent')!r} had before")
         for size, known in self._sizes.items():
-            given = row.count(size) if size in row else 0
+            most = LARGEST_RANK if size == "adapter_rank" else 2**53
+            given = row.count(size, maximum=most) if size in row else 0
             if own >= 0 and known.setdefault(own, given) != given:
                 what = size.removeprefix(f"{self.kind}_")
                 raise RowError(size, f"expected the {what} that {self.kind} {row.label(self.kind)!r} had before")
