@@ -187,7 +187,7 @@ def advise(
 
 def _slo(ref: str, catalogue: Catalogue) -> tuple[Any, SloSpec]:
     """What a study writes for the SLO, and the SLO."""
-    if not is_path(ref) and is_phrase(ref):
+    if is_phrase(ref):
         phrase = parse_slo(ref)
         return phrase.model_dump(mode="json", exclude_defaults=True), phrase
     document = catalogue.get("SLO", ref)

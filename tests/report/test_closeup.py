@@ -17,9 +17,10 @@ from hisearch.report.figures import closeup as draw
 from hisearch.report.figures.closeup_drawings import closeup_drawings, first_break
 from hisearch.report.figures.importance import LEAST_TRIALS, importance, omega_squared
 from hisearch.report.figures.tornado import tornado
-from hisearch.report.pages.page import growth
+from hisearch.report.pages.page import growth, load_words
 from hisearch.score.capacity import Capacity
 from hisearch.score.terms import LimitCheck, RejectionCheck, TermCheck
+from hisearch.search.model.demand import Rates
 
 
 def test_the_file_gives_back_what_was_written(build_closeup: Any, tmp_path: Path) -> None:
@@ -96,6 +97,26 @@ def test_how_far_the_load_may_grow(build_input: Any) -> None:
     assert growth(build_input(headroom=Capacity(3.0, 1.0, math.inf, 4)))[0].value == "≥ 3 ×"
     assert growth(build_input(headroom=None)) == ()
     assert growth(build_input(headroom=Capacity(0.0, 0.0, 0.5, 4))) == ()
+
+
+def test_loads_in_requests_per_second(build_input: Any, build_closeup: Any) -> None:
+    rates = Rates(18.2, 21.5)
+    closeup = replace(build_closeup(), rates=rates)
+    (fact,) = growth(build_input(closeup=closeup, headroom=Capacity(1.5, 1.0, 2.0, 4)))
+    assert fact == (
+        "Holds up to",
+        "27.3",
+        "requests/s",
+        "1.5 × this load, which is 18.2 on average, 21.5 in the busiest 60 s; at 2 × the SLO breaks",
+    )
+    assert growth(build_input(closeup=closeup, headroom=None)) == (
+        ("Load", "18.2", "requests/s", "on average, 21.5 in the busiest 60 s"),
+    )
+    assert load_words(build_input(closeup=closeup, headroom=Capacity(3.0, 1.0, math.inf, 4))) == (
+        "18.2 requests/s on average, 21.5 in the busiest 60 s. The SLO holds up to 54.6 requests/s at least "
+        "(3 × this load)."
+    )
+    assert load_words(build_input()) == ""
 
 
 def test_the_first_screen_the_load_tab_and_the_sensitivities_tell_one_headroom(build_input: Any) -> None:

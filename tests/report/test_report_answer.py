@@ -241,6 +241,21 @@ def test_thresholds_are_sorted_by_how_close_they_are(build_input: Any) -> None:
     assert widths == sorted(widths)
     assert widths[-1] == 50.0
     assert [row.change for row in drawn.settings] == ["2048 → 8192"]
+    assert all(row.drawn_left is None for row in drawn.swings)
+    assert drawn.level == ""
+
+
+def test_the_band_of_a_threshold_is_what_the_draws_put_on_it(build_input: Any) -> None:
+    known = dataclasses.replace(confidence_of(build_input()), level=0.9, drawn={"decode": (0.99, 9.0), "host": (1, 1)})
+    drawn = tornado(build_input(confidence=known))
+    assert drawn is not None
+    bands = {row.name: (row.drawn_left, row.drawn_width) for row in drawn.swings}
+    end = float(drawn.end.removesuffix("%").strip()) / 100
+    left = 50 - 50 * 0.01 / end
+    assert bands["Decode slower"] == (pytest.approx(left, abs=0.6), pytest.approx(100 - left, abs=0.6))
+    assert bands["Host work slower"] == (50.0, 0.0)
+    assert bands["More load"] == (None, None)
+    assert "Grey: 90 % of the draws." in render(build_input(confidence=known))
 
 
 def test_the_front_shows_price_latency_goodput_and_chance_before_settings(build_input: Any) -> None:

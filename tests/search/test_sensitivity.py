@@ -32,7 +32,7 @@ from hisearch.search.confidence.uncertainty import REGIMES
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.trial import Trial
-from hisearch.search.select.price_sensitivity import price_break_evens
+from hisearch.search.select.price_sensitivity import Checked, PriceBreakEven, price_break_evens
 from hisearch.search.select.rivals import hardware_kind, rivals
 from hisearch.search.select.setting_sensitivity import single_changes
 from hisearch.specs.deployments.deployment import DeploymentSpec
@@ -174,6 +174,33 @@ def test_beyond_a_price_s_break_even_the_answer_is_another_one(kinds: list[tuple
             assert prices.at({price.item: 50 * price.usd}).cost(best.deployment) == pytest.approx(
                 least(price.item, 50 * price.usd)
             )
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["h100-sxm", "h200"]), st.integers(1, 9)), min_size=2, max_size=8),
+    st.sets(st.integers(0, 7)),
+    st.integers(0, 4),
+)
+def test_a_price_s_break_even_passes_over_what_will_not_do(
+    kinds: list[tuple[str, int]], unlikely: set[int], most: int
+) -> None:
+    prices = book()
+    trials = [priced(number, name, count, prices) for number, (name, count) in enumerate(kinds)]
+    best = min(trials, key=lambda trial: (trial.metrics["usd_per_hour"], trial.number))
+
+    def check(trial: Trial) -> Checked:
+        return Checked(0 if trial.number in unlikely else 8, 8, may_do=trial.number not in unlikely)
+
+    crossings = price_break_evens(prices, trials, best, check=check)
+    likely = [trial for trial in trials if trial.number not in unlikely]
+    plain = price_break_evens(prices, likely if best in likely else [best, *likely], best)
+
+    def numbers(found: list[PriceBreakEven]) -> list[tuple[str, bool, float, int]]:
+        return [(c.item, c.dearer, c.usd, c.trial.number) for c in found]
+
+    assert numbers(crossings) == numbers(plain)
+    assert all(crossing.checked == Checked(8, 8, may_do=True) for crossing in crossings)
+    assert price_break_evens(prices, trials, best, check=check, most=most) == crossings[:most]
 
 
 @given(

@@ -15,6 +15,7 @@ from hisearch.search.confidence.uncertainty import (
     REGIMES,
     PriceRange,
     Uncertainty,
+    drawn_ranges,
     factors_of,
     normal_draws,
     stated_errors,
@@ -102,6 +103,16 @@ def test_mixed_steps_have_a_factor_of_their_own_where_their_table_has() -> None:
     assert seconds.mixed_decode_s is not None
     np.testing.assert_allclose(scaled.mixed_decode_s, 1.3 * seconds.mixed_decode_s)
     np.testing.assert_allclose(scaled.decode_s, 1.1 * seconds.decode_s)
+
+
+def test_the_interval_of_drawn_factors_holds_its_share_of_them() -> None:
+    plain = costs(0.25, ERRORS)
+    uncertainty = Uncertainty(long_trace(20), 3, normal_draws(256, 3))
+    factors = [factors_of(plain, normal, uncertainty.correlation) for normal in uncertainty.normal]
+    for regime, (low, high) in drawn_ranges(plain, uncertainty, 0.9).items():
+        assert sum(low <= drawn[regime] <= high for drawn in factors) / 256 == pytest.approx(0.9, abs=0.01)
+    assert set(drawn_ranges(plain, uncertainty, 0.9)) == set(REGIMES)
+    assert drawn_ranges(plain, Uncertainty(long_trace(20), 3, normal_draws(0, 3)), 0.9) == {}
 
 
 @given(st.integers(1, 40), st.integers(0, 5))

@@ -27,6 +27,7 @@ from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.resolved import Hardware
 from hisearch.specs.studies.slo import SloSpec
+from hisearch.specs.studies.slo_phrase import is_phrase, parse_slo
 
 if TYPE_CHECKING:
     from hisearch.traces.compiled import CompiledTrace
@@ -46,15 +47,18 @@ def slo_for(models: Sequence[ServedModel], slo: str | Path | SloSpec | None, cat
 
     Args:
         models: served by the deployment.
-        slo: by name, path or value.
+        slo: by name, path, phrase (``specs.studies.slo_phrase``) or value.
         catalogue: where names are looked up.
 
     Raises:
         SpecError: the SLO names a model that is not served; with file, line and key.
+        PhraseError: the phrase cannot be read.
         ValueError: the same, of an SLO without a file.
     """
     if slo is None:
         return None
+    if isinstance(slo, str) and is_phrase(slo):
+        slo = parse_slo(slo)
     document = None if isinstance(slo, SloSpec) else catalogue.get("SLO", str(slo))
     slo_spec: SloSpec = slo if document is None else document.spec  # type: ignore[assignment]
     unserved = slo_spec.unserved({name for model in models for name in model.names})

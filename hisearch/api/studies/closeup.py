@@ -29,6 +29,7 @@ from hisearch.report.data.closeup import (
 )
 from hisearch.report.figures.tiers import tier_timeline, tier_uses
 from hisearch.score.stated import percentile_of, spoken_of, stated
+from hisearch.search.model.demand import Rates, rates_of, scales_with_load
 from hisearch.search.model.job import TRIAL_ERRORS
 from hisearch.search.model.trial import Trial
 
@@ -112,9 +113,8 @@ def close_up(subject: Subject, workers: int, progress: Progress) -> Closeup:
         progress: notified of each simulation.
     """
     notes: list[str] = []
-    arrays = subject.world.trace.arrays
-    # In a closed loop no arrival depends on the load.
-    loads = _loads(subject) if np.ptp(arrays.arrival_s[arrays.previous < 0]) > 0 else []
+    open_loop = scales_with_load(subject.world.trace.arrays)
+    loads = _loads(subject) if open_loop else []
     plans = {
         (index, share): plan
         for index in range(len(subject.tiers))
@@ -148,6 +148,7 @@ def close_up(subject: Subject, workers: int, progress: Progress) -> Closeup:
         _tier_uses(subject, base),
         tiers_over_time,
         too_short(subject.simulation, subject.trial),
+        _rates(base) if open_loop else None,
     )
 
 
@@ -223,6 +224,12 @@ def _latency_curves(result: Result) -> list[LatencyCurve]:
     if gaps:
         curves.insert(-1, LatencyCurve("itl", _short([result.itl_s(share) for share in SHARES]), gaps))
     return curves
+
+
+def _rates(result: Result) -> Rates | None:
+    """Arrivals of every request that came."""
+    arrivals_s = result.requests.arrival_s[np.isfinite(result.requests.arrival_s)]
+    return rates_of(np.sort(arrivals_s)) if len(arrivals_s) else None
 
 
 def can_log(trace: CompiledTrace) -> bool:

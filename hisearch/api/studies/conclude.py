@@ -18,7 +18,14 @@ from hisearch.search.confidence.assessment import Assessor, at_prices
 from hisearch.search.confidence.conclusion import conclude
 from hisearch.search.confidence.record import to_dict
 from hisearch.search.confidence.rival_bandwidth import BandwidthWin, bandwidth_wins, faster
-from hisearch.search.confidence.uncertainty import Draw, PriceRange, Uncertainty, normal_draws, with_factors
+from hisearch.search.confidence.uncertainty import (
+    Draw,
+    PriceRange,
+    Uncertainty,
+    drawn_ranges,
+    normal_draws,
+    with_factors,
+)
 from hisearch.search.records.journal import Journal
 from hisearch.search.select.rivals import rivals
 from hisearch.search.stages.ending import ON_ANOTHER_DAY
@@ -93,9 +100,20 @@ def conclude_study(
         record = to_dict(conclusion, format_varied(resolved, uncertainty, best))
         if best is not None and settings.what_if and not assessor.out_of_time:
             record["bandwidths"] = [asdict(win) for win in _bandwidths(simulation, outcome, best)]
+        if best is not None:
+            record["drawn"] = _drawn(simulation, best, uncertainty, settings.level)
         record["unchecked"] = _unchecked(settings.seconds) if assessor.timed_out else ""
         write_text(folder / CONFIDENCE, json.dumps(record, indent=2, allow_nan=False) + "\n")
     return outcome
+
+
+def _drawn(simulation: Simulation, best: Trial, uncertainty: Uncertainty, level: float) -> dict[str, list[float]]:
+    """By regime, the interval of the factors that draws put on step times: of all pools together."""
+    ranges = [drawn_ranges(pool.plan.costs, uncertainty, level) for pool in simulation.fleet(best.deployment).pools]
+    return {
+        regime: [min(drawn[regime][0] for drawn in ranges), max(drawn[regime][1] for drawn in ranges)]
+        for regime in ranges[0]
+    }
 
 
 def _unchecked(seconds: float) -> str:

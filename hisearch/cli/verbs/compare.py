@@ -19,7 +19,9 @@ def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A deployment, or a run folder.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
     trace: Annotated[str | None, typer.Option(help="Of deployments: the workload or trace file.")] = None,
-    slo: Annotated[str | None, typer.Option(help="Of deployments: hold both against this SLO.")] = None,
+    slo: Annotated[
+        str | None, typer.Option(help="Of deployments: hold both against this SLO, by name, path or as a phrase.")
+    ] = None,
     load: Annotated[
         float | None, typer.Option(callback=options.positive, help="Of deployments: factor on the arrival rate; 1.")
     ] = None,

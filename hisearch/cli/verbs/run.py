@@ -33,7 +33,8 @@ def run(
         str | None,
         typer.Argument(
             metavar="STUDY_OR_SLO",
-            help="A study, or an SLO together with --model and --trace. Without one: a list to choose from.",
+            help="A study; or an SLO, by name or as a phrase, with --model and --trace. Without one: a list to choose "
+            "from.",
         ),
     ] = None,
     settings: options.Setting = None,
@@ -230,8 +231,11 @@ def _kind(ref: str) -> str:
     from hisearch.specs.documents.catalogue import Catalogue, is_path
     from hisearch.specs.documents.document import kind_of
     from hisearch.specs.errors import SpecError
+    from hisearch.specs.studies.slo_phrase import is_phrase
 
     catalogue = Catalogue()
+    if is_phrase(ref):
+        return "SLO"
     if is_path(ref):
         path = catalogue.find_file(ref)
         kind = kind_of(path)

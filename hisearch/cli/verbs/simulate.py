@@ -17,7 +17,10 @@ from hisearch.cli.verbs.simulate_files import Files
 def simulate(
     deployment: Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="A deployment.")],
     trace: Annotated[str, typer.Option(help="The workload or trace file.")],
-    slo: Annotated[str | None, typer.Option(help="Hold it against this SLO.")] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(help="Hold it against this SLO: a name, a path or a phrase (ttft p95 < 1s, rejected < 1%)."),
+    ] = None,
     load: Annotated[
         float,
         typer.Option(

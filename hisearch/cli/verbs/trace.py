@@ -108,6 +108,12 @@ def import_(
             help="Prompts of a session begin with the turn before them, its answer included, if they are long enough.",
         ),
     ] = False,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Leave out requests of more tokens, prompt and declared output, and turns after them."
+        ),
+    ] = None,
     model: _Model = None,
     as_json: options.Json = False,
 ) -> None:
@@ -120,7 +126,7 @@ def import_(
     options.check_choice("--time-unit", time_unit, options.TIME_UNITS)
     mapping = parse_columns(columns or ())
     reading = {"format": trace_format, "skip_bad": skip_bad, "columns": mapping, "time_unit": time_unit}
-    reading |= {"history": history, "adapters": parse_adapters(adapters or ())}
+    reading |= {"history": history, "max_tokens": max_tokens, "adapters": parse_adapters(adapters or ())}
     spec = TraceFileSpec.model_validate({"path": str(source)} | reading)
     trace = _asking(read_trace(source, spec, seed=seed), model)
     _write(trace if limit is None else first_requests(trace, limit), out, as_json)

@@ -12,7 +12,7 @@ from hisearch.api.studies.result import StudyResult
 from hisearch.cli import output
 from hisearch.cli.views import confidence as confidence_view
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows, terms_to_dict
-from hisearch.report.pages.page import caution, cautions
+from hisearch.report.pages.page import caution, cautions, load_words
 from hisearch.report.pages.reasons import rival_rows
 from hisearch.report.pages.trades import trades
 from hisearch.report.words.cautions import PROVISIONAL, may_miss, shortcoming, verdict_of
@@ -51,6 +51,8 @@ def _show_answer(result: StudyResult) -> None:
     _show_heading(result)
     output.say(_sentence(result, recommendation.trial))
     report = result.report_input()
+    if words := load_words(report):
+        output.say(f"Load: {words}")
     for note in cautions(report):
         output.say(f"{note.title}: {note.brief}.")
     known = report.confidence
@@ -174,6 +176,8 @@ def _figures(result: StudyResult, trial: Trial) -> dict[str, str]:
         "per million tokens": f"{usd(metrics['usd_per_million_tokens'])} (prompt and output)",
     }
     headroom = result.headroom
+    if words := load_words(result.report_input()):
+        figures["arrivals"] = words
     if result.recommendation is not None and headroom is not None and headroom.load > 0:
         figures["load"] = (
             f"{format_percent(1 / headroom.load)} of the largest at which the SLO holds "
@@ -294,6 +298,7 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
             {**vars(rival), "trial": None if rival.trial is None else trial_to_dict(rival.trial)}
             for rival in report.rivals
         ],
+        "arrivals": report.rates,
         "profile": {
             "name": profile.name,
             "evidence": profile.evidence,

@@ -19,6 +19,7 @@ from pydantic import AliasChoices, Field
 from hisearch.report.data.stored import read_stored
 from hisearch.score.capacity import Capacity
 from hisearch.score.terms import Check
+from hisearch.search.model.demand import Rates
 
 #: Version of ``closeup.json``, as in ``_Version``.
 CLOSEUP_VERSION = 1
@@ -188,7 +189,8 @@ class Closeup:
 
     trial: the number of the examined trial. notes: what could not be examined, and why. tier_uses: empty
     with HBM alone, and in run folders of earlier versions; tier_timeline: None then. too_short: where the trace is too
-    short to show a steady state, what one shows, and how long it takes; or "".
+    short to show a steady state, what one shows, and how long it takes; or "". rates: of arrivals at the study's load,
+    follow-ups when this deployment let them come; None in a closed loop, and in run folders of earlier versions.
     """
 
     trial: int
@@ -201,6 +203,7 @@ class Closeup:
     tier_uses: tuple[TierUse, ...] = ()
     tier_timeline: TierTimeline | None = None
     too_short: str = ""
+    rates: Rates | None = None
 
     @property
     def headroom(self) -> Capacity | None:

@@ -118,6 +118,7 @@ class Confidence:
     chance_constrained: None where it was not searched. sensitivity: thresholds at which the answer changes, as written.
     bandwidths: at which attached devices that were not chosen would win. unchecked: that wall time ended these
     checks, as a sentence, or "". misses: draws behind ``chance`` that miss, None where none does or that is not known.
+    drawn: interval of the factors on step times, by regime; empty without draws, and in folders of earlier versions.
     """
 
     terms: Mapping[str, _Probability] = field(default_factory=dict)
@@ -146,6 +147,7 @@ class Confidence:
     unchecked: str = ""
     lasts: bool | None = None
     misses: Misses | None = None
+    drawn: Mapping[str, _Interval] = field(default_factory=dict)
 
     def chance_of(self, trial: int, recommended: int | None) -> Chance | None:
         """The probability of a trial, from most draws; None where it was not looked into."""

@@ -13,6 +13,7 @@ from hisearch.report.data.spare import Spare
 from hisearch.score.capacity import Capacity
 from hisearch.score.quantities import percent
 from hisearch.score.terms import Check
+from hisearch.search.model.demand import Rates
 from hisearch.search.model.trial import Recommendation, Trial, metric_of
 from hisearch.search.select.rivals import Rival
 from hisearch.specs.base import Evidence
@@ -196,6 +197,11 @@ class ReportInput:
     def loads(self) -> tuple[LoadPoint, ...]:
         """The highlighted trial at other loads, if that was simulated."""
         return self.closeup.loads if self.closeup is not None else ()
+
+    @property
+    def rates(self) -> Rates | None:
+        """Arrivals at the study's load, if the closer look saw them."""
+        return self.closeup.rates if self.closeup is not None else None
 
     @property
     def breaks(self) -> tuple[Check, ...]:

@@ -22,10 +22,15 @@ _MOST_USE = 1.5
 _MOST_SETTINGS = 8
 
 
+#: Rows of step times whose factor is drawn -> the regime.
+_REGIMES = {"Prefill slower": "prefill", "Decode slower": "decode", "Host work slower": "host"}
+
+
 class Swing(NamedTuple):
     """An estimate. threshold: the change at which the answer changes, as text; then: what happens, as text.
 
-    left, width: of the bar, in per cent of the axis. open: nothing changes as far as was tried.
+    left, width: of the bar, in per cent of the axis. open: nothing changes as far as was tried. drawn_left,
+    drawn_width: of the interval that draws put on the estimate; None where they do not, or that is not known.
     """
 
     group: str
@@ -35,6 +40,8 @@ class Swing(NamedTuple):
     left: float
     width: float
     open: bool
+    drawn_left: float | None = None
+    drawn_width: float | None = None
 
 
 class Setting(NamedTuple):
@@ -49,14 +56,14 @@ class Setting(NamedTuple):
 
 
 class Tornado(NamedTuple):
-    """swings: smallest change first. error: half the width of the stated error of a step, in per cent of the axis.
+    """swings: smallest change first. end: the axis' ends. level: share of draws within their intervals. All as text.
 
-    end: the axis' ends, as text. settings: worst first; bound: place of their bound, in per cent.
+    settings: worst first; bound: place of their bound, in per cent.
     """
 
     swings: tuple[Swing, ...]
-    error: float
     end: str
+    level: str
     settings: tuple[Setting, ...]
     bound: float
 
@@ -72,9 +79,12 @@ def tornado(data: ReportInput) -> Tornado | None:
         return None
     closed = [abs(change) for *_, change, is_open in changes if not is_open]
     end = min(max(closed, default=_MOST / 1.1) * 1.1, _MOST)
-    error = data.provenance.profile.relative_error
-    swings = [_swing(*entry, end) for entry in sorted(changes, key=lambda entry: (entry[-1], abs(entry[-2])))]
-    return Tornado(tuple(swings), min(50 * error / end, 50.0), format_percent(end), settings, 100 / _MOST_USE)
+    swings = [
+        _drawn(_swing(*entry, end), known.drawn, end)
+        for entry in sorted(changes, key=lambda entry: (entry[-1], abs(entry[-2])))
+    ]
+    level = "" if known.level is None or not known.drawn else format_percent(known.level)
+    return Tornado(tuple(swings), format_percent(end), level, settings, 100 / _MOST_USE)
 
 
 _Entry = tuple[str, str, str, float, bool]
@@ -86,6 +96,15 @@ def _swing(group: str, name: str, then: str, change: float, is_open: bool, end: 
     text = format_percent(change, 1 if abs(change) < 0.1 else 0, signed=True)
     threshold = f"beyond {text}" if is_open else text
     return Swing(group, name, threshold, then, round(left, 2), round(width, 2), is_open)
+
+
+def _drawn(swing: Swing, drawn: Mapping[str, tuple[float, float]], end: float) -> Swing:
+    """With the interval of the draws, as far as the axis goes; no number is drawn for all steps together."""
+    ends = drawn.get(_REGIMES.get(swing.name, ""))
+    if ends is None:
+        return swing
+    low, high = (50.0 + 50.0 * min(max((factor - 1.0) / end, -1.0), 1.0) for factor in ends)
+    return swing._replace(drawn_left=round(low, 2), drawn_width=round(high - low, 2))
 
 
 def _steps(data: ReportInput, sensitivity: Mapping[str, Any]) -> list[_Entry]:
@@ -122,7 +141,8 @@ def _prices(data: ReportInput, sensitivity: Mapping[str, Any]) -> list[_Entry]:
     for row in sensitivity.get("prices") or ():
         now, then = float(row["now_usd"]), float(row["usd"])
         if now > 0:
-            text = f"cheaper: {_trial(data, row.get('trial'))} now"
+            draws = f"; holds in {row['held']} of {row['draws']} draws" if row.get("draws") else ""
+            text = f"cheaper: {_trial(data, row.get('trial'))} now{draws}"
             entries.append(("prices", f"Price of {row['item']}", text, then / now - 1.0, False))
     return entries
 

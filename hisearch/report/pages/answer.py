@@ -71,7 +71,9 @@ def big_facts(data: ReportInput) -> tuple[BigFact, ...]:
         )
     if data.recommendation is not None:
         facts.append(_probability(known, ended=data.so_far is None))
-    facts += [BigFact("load", fact.name, fact.value, fact.unit, (fact.meaning,)) for fact in page.growth(data)]
+    facts += [
+        BigFact("load", fact.name, fact.value, fact.unit, tuple(fact.meaning.split("; "))) for fact in page.growth(data)
+    ]
     return tuple(facts)
 
 

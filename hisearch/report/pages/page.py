@@ -17,6 +17,7 @@ from hisearch.report.words.templating import text
 from hisearch.report.words.terms import term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, quantity, significant, usd
 from hisearch.score.terms import REJECTED
+from hisearch.search.model.demand import PEAK_WINDOW_S, Rates
 from hisearch.search.model.deployments import differences, stores
 from hisearch.search.model.trial import Trial, metric_of, price_of
 from hisearch.search.select.speculation import brief_speculation, describe_speculation
@@ -110,15 +111,37 @@ def key_facts(trial: Trial, confidence: Confidence | None = None) -> tuple[Fact,
 
 
 def growth(data: ReportInput) -> tuple[Fact, ...]:
-    """The largest simulated load at which every term holds, and the term that breaks next; () without loads."""
+    """The load, the largest simulated at which every term holds, and the term that breaks next; () without any."""
+    known, rates = data.headroom, data.rates
+    if known is None or known.load <= 0.0:
+        return () if rates is None else (Fact("Load", significant(rates.mean_rps), "requests/s", _busiest(rates)),)
+    if math.isinf(known.infeasible_load):
+        at_least, ends = "≥ ", "every SLO term; more was not tried"
+    else:
+        missed = listed([line.term for line in term_lines(data.breaks)]) or "the SLO"
+        at_least, ends = "", f"at {known.infeasible_load:.3g} × {missed} breaks"
+    if rates is None:
+        return (Fact("Holds up to", f"{at_least}{known.load:.3g} ×", "this load", ends),)
+    largest = f"{at_least}{significant(known.load * rates.mean_rps)}"
+    now = f"{known.load:.3g} × this load, which is {significant(rates.mean_rps)} {_busiest(rates)}"
+    return (Fact("Holds up to", largest, "requests/s", f"{now}; {ends}"),)
+
+
+def _busiest(rates: Rates) -> str:
+    return f"on average, {significant(rates.peak_rps)} in the busiest {PEAK_WINDOW_S:g} s"
+
+
+def load_words(data: ReportInput) -> str:
+    """``18.2 requests/s on average, 21.4 in the busiest 60 s. It holds up to 1.2 times that.``; "" where unknown."""
+    if data.rates is None:
+        return ""
+    words = f"{significant(data.rates.mean_rps)} requests/s {_busiest(data.rates)}."
     known = data.headroom
     if known is None or known.load <= 0.0:
-        return ()
-    if math.isinf(known.infeasible_load):
-        return (Fact("Holds up to", f"≥ {known.load:.3g} ×", "this load", "every SLO term; more was not tried"),)
-    missed = listed([line.term for line in term_lines(data.breaks)]) or "the SLO"
-    meaning = f"at {known.infeasible_load:.3g} × {missed} breaks"
-    return (Fact("Holds up to", f"{known.load:.3g} ×", "this load", meaning),)
+        return words
+    beyond = " at least" if math.isinf(known.infeasible_load) else ""
+    holds = f"{significant(known.load * data.rates.mean_rps)} requests/s{beyond} ({known.load:.3g} × this load)"
+    return f"{words} The SLO holds up to {holds}."
 
 
 #: Metric -> name, format, unit, meaning.

@@ -77,7 +77,7 @@ class Likelihood:
 
     def enough(self, trial: Trial) -> bool | None:
         """Whether a trial is likely enough; None if the limit or time leaves that open."""
-        if any(_no_wider(trial, rejected) for rejected in self._rejected):
+        if any(no_wider(trial, rejected) for rejected in self._rejected):
             return False
         self.looked_at += 1
         if self._assessor.holds_carried_on(trial) is False:
@@ -214,7 +214,7 @@ def _kind(trial: Trial) -> tuple[tuple[str, str, str], ...]:
     return tuple((pool.role, pool.accelerator, pool.engine.name) for pool in trial.deployment.pools)
 
 
-def _no_wider(trial: Trial, rejected: Trial) -> bool:
+def no_wider(trial: Trial, rejected: Trial) -> bool:
     """True if no margin of ``trial`` is wider than that of a rejected deployment of its kind."""
     if _kind(trial) != _kind(rejected):
         return False

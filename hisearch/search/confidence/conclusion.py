@@ -22,6 +22,7 @@ from hisearch.search.confidence.chance_constrained import ChanceConstrained, fin
 from hisearch.search.confidence.changes import LOADS, Changes, Faster, NextPurchase, StepChange
 from hisearch.search.confidence.fresh_knowledge import SIMULATIONS as FRESH_SIMULATIONS
 from hisearch.search.confidence.fresh_knowledge import find_fresh_knowledge
+from hisearch.search.confidence.likely_prices import likely_price_break_evens
 from hisearch.search.confidence.misses import MOST_DRAWS, Misses, find_misses
 from hisearch.search.confidence.step_sensitivity import MAX_ALTERNATIVES, SCALED, SIMULATIONS
 from hisearch.search.driver import SearchOutcome
@@ -31,7 +32,7 @@ from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import Recommendation, Trial, price_of
 from hisearch.search.select.headroom import headroom
 from hisearch.search.select.pareto import front
-from hisearch.search.select.price_sensitivity import PriceBreakEven, price_break_evens
+from hisearch.search.select.price_sensitivity import PriceBreakEven
 from hisearch.search.select.recommend import nearest_miss
 from hisearch.search.select.rules import (
     HEADROOM_CANDIDATES,
@@ -121,17 +122,16 @@ class _Course:
         purchase = self._next_purchase(recommendation.trial, load_headroom) if load_headroom else None
         chance_constrained = self._chance_constrained(recommendation.trial, assessment)
         misses = self._misses(recommendation.trial, assessment)
+        prices = self._prices(recommendation, likely=satisfied is True)
         self._assessor.progress.finished()
         changes = single_changes(self._trials, recommendation.trial)
         conclusion = Conclusion(
             recommendation, assessment, candidates, self._settings.required, assured, satisfied, confirmed, by_rule,
             limit_usd, self._question.recommend.usd_per_hour is not None, steps, faster,
-            self._prices(recommendation.trial) if least else (),
-            tuple(setting for setting in changes if least or not setting.trial.feasible),
+            prices, tuple(setting for setting in changes if least or not setting.trial.feasible),
             load_headroom, purchase, self._nominal(first, recommendation), between,
             self._own_formats(first, recommendation) if satisfied else None, chance_constrained, fresh, self._counts,
-            lasts=self._assessor.holds_carried_on(recommendation.trial),
-            misses=misses,
+            lasts=self._assessor.holds_carried_on(recommendation.trial), misses=misses,
         )  # fmt: skip
         return self._concluded(recommendation, load_headroom), conclusion
 
@@ -144,10 +144,17 @@ class _Course:
         misses = 2 * MOST_DRAWS if settings.what_if else 0
         return settings.draws + (1 + CANDIDATES) * settings.candidate_draws + settings.what_if + misses + walk
 
-    def _prices(self, best: Trial) -> tuple[PriceBreakEven, ...]:
-        if PRICE not in self._problem.objectives:
+    def _prices(self, recommendation: Recommendation, *, likely: bool) -> tuple[PriceBreakEven, ...]:
+        """At which prices another is cheaper. likely: only what a few draws leave likely enough, as far as it was."""
+        if PRICE not in self._problem.objectives or recommendation.rule != "cheapest":
             return ()
-        return tuple(price_break_evens(self._question.book, self._trials, best))
+        settings, few = self._settings, min(self._settings.candidate_draws, self._settings.draws)
+
+        def look(trial: Trial) -> Assessment | None:
+            return self._counted("prices", few, lambda: self._assessor.assess([trial], [few], settings.level)[0])
+
+        at_least = settings.required if likely and few else None
+        return likely_price_break_evens(self._question.book, self._trials, recommendation.trial, at_least, look)
 
     def _concluded(self, recommendation: Recommendation, load_headroom: Capacity | None) -> SearchOutcome:
         """The search's outcome with the later simulations."""

@@ -20,8 +20,7 @@ from hisearch.search.select.words import Words
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.wording import SURE, listed
 
-#: Most sentences on prices and on settings.
-PRICES = 6
+#: Most sentences on settings.
 SETTINGS = 8
 
 
@@ -76,7 +75,7 @@ def sentences(conclusion: Conclusion) -> dict[str, list[str]]:
     said = {
         "steps": [format_step(item, best) for item in conclusion.steps]
         + ([_WORDS.say("faster", conclusion.faster)] if conclusion.faster is not None else []),
-        "prices": [_WORDS.say("break_even_price", item) for item in conclusion.prices[:PRICES]],
+        "prices": [_WORDS.say("break_even_price", item) for item in conclusion.prices],
         "settings": [_WORDS.say("setting", item, best) for item in changing[:SETTINGS]]
         + ([_WORDS.say("fresh", conclusion.fresh)] if conclusion.fresh is not None else []),
         "load": ([_WORDS.say("carried", conclusion.headroom)] if conclusion.headroom is not None else [])

@@ -159,7 +159,8 @@ def _sensitivity(conclusion: Conclusion) -> dict[str, Any]:
         "prices": [
             {
                 "item": p.item, "unit": p.unit, "now_usd": p.now_usd, "usd": p.usd, "dearer": p.dearer,
-                "trial": p.trial.number,
+                "trial": p.trial.number, "held": None if p.checked is None else p.checked.held,
+                "draws": 0 if p.checked is None else p.checked.draws,
             }
             for p in conclusion.prices
         ],

@@ -188,6 +188,16 @@ def factors_of(costs: CompiledCosts, normal: F8, correlation: float) -> dict[str
     return factors
 
 
+def drawn_ranges(costs: CompiledCosts, uncertainty: Uncertainty, level: float) -> dict[str, tuple[float, float]]:
+    """By regime, the interval that holds ``level`` of the factors which the draws put on step times; {} without any."""
+    if not len(uncertainty):
+        return {}
+    factors = [factors_of(costs, normal, uncertainty.correlation) for normal in uncertainty.normal]
+    shares = [(1.0 - level) / 2.0, (1.0 + level) / 2.0]
+    ends = {regime: np.quantile([drawn[regime] for drawn in factors], shares) for regime in REGIMES}
+    return {regime: (float(low), float(high)) for regime, (low, high) in ends.items()}
+
+
 def with_factors(costs: CompiledCosts, factors: Mapping[str, float]) -> CompiledCosts:
     """Step costs scaled by regime; regimes that are left out stay.
 

@@ -28,6 +28,14 @@ _TPOT_GUESS_S = 0.03
 
 
 @dataclass(frozen=True)
+class Rates:
+    """Arrivals per second: over a complete trace, and in its busiest window of ``PEAK_WINDOW_S``."""
+
+    mean_rps: float
+    peak_rps: float
+
+
+@dataclass(frozen=True)
 class Demand:
     """Statistics of a trace at the study's load, over the S requests within the model's window; others cost no work.
 
@@ -67,30 +75,42 @@ def measure_demand(
     Raises:
         ValueError: the trace is empty.
     """
-    from hisearch.traces.stats import ideal_hit_tokens, requests_over_window
+    from hisearch.traces.stats import ideal_hit_tokens
 
     arrays, count = trace.arrays, len(trace)
     if count == 0:
         raise ValueError("the trace holds no request")
-    served = np.ones(count, np.bool_)
-    if window_tokens is not None and (within := ~requests_over_window(trace, window_tokens)).any():
-        served = within
+    served = _served(trace, window_tokens)
     inputs, outputs = arrays.input_tokens[served], arrays.output_tokens[served]
     hits = np.minimum(ideal_hit_tokens(trace, include_outputs=True)[served], inputs - 1)
-    mean_rps, peak_rps = _rates(_expected_arrivals(arrays, slo, load, served))
+    rates = rates_of(_expected_arrivals(arrays, slo, load, served))
     context = (inputs + (outputs + 1) / 2.0) * outputs
     return Demand(
         requests=count,
-        mean_rps=mean_rps,
-        peak_rps=peak_rps,
+        mean_rps=rates.mean_rps,
+        peak_rps=rates.peak_rps,
         least_rps=_least_rps(arrays, slo, load, served),
-        scales_with_load=bool(np.ptp(arrays.arrival_s[arrays.previous < 0]) > 0),
+        scales_with_load=scales_with_load(arrays),
         input_tokens=inputs,
         new_tokens=inputs - hits,
         output_tokens=outputs,
         mean_context_tokens=float(context.sum() / outputs.sum()),
         unique_tokens=_unique_tokens(arrays, served),
     )
+
+
+def _served(trace: CompiledTrace, window_tokens: int | None) -> Mask:
+    """The requests within a model's window; all of them if none is."""
+    from hisearch.traces.stats import requests_over_window
+
+    if window_tokens is not None and (within := ~requests_over_window(trace, window_tokens)).any():
+        return within
+    return np.ones(len(trace), np.bool_)
+
+
+def scales_with_load(arrays: TraceArrays) -> bool:
+    """Whether first turns arrive over some time; in a closed loop no arrival depends on the load."""
+    return bool(np.ptp(arrays.arrival_s[arrays.previous < 0]) > 0)
 
 
 def _unique_tokens(arrays: TraceArrays, served: Mask) -> int:
@@ -143,11 +163,11 @@ def _arrivals(arrays: TraceArrays, load: float, ttft_s: float, tpot_s: float) ->
     return np.array(arrivals, dtype=np.float64)
 
 
-def _rates(arrivals_s: F8) -> tuple[float, float]:
-    """Mean and peak arrivals per second; a trace shorter than a window counts as one window."""
+def rates_of(arrivals_s: F8) -> Rates:
+    """Mean and peak of sorted arrival times, at least one; a trace shorter than a window counts as one window."""
     span_s = float(arrivals_s[-1] - arrivals_s[0])
     window_s = min(PEAK_WINDOW_S, max(span_s, 1.0))
     first = np.searchsorted(arrivals_s, arrivals_s - window_s, side="right")
     busiest = int((np.arange(1, len(arrivals_s) + 1) - first).max())
     mean = len(arrivals_s) / max(span_s, 1.0)
-    return mean, max(busiest / window_s, mean)
+    return Rates(mean, max(busiest / window_s, mean))

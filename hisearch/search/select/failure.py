@@ -90,6 +90,7 @@ def _rejections(nearest: Trial) -> str:
     if not nearest.rejects_beyond_window:
         return f" At the nearest miss {note}"
     return (
-        f" No deployment of this model can meet it: {note} Leave such requests out of the trace, or raise the SLO's "
-        "max_rejected_fraction."
+        f" No deployment of this model can meet it: {note} Leave such requests out of the trace "
+        "(spec.file.max_tokens of a Workload, --max-tokens of `hisearch trace import`), or allow a share of them: "
+        "max_rejected_fraction of the SLO, or a phrase with rejected < 1%."
     )

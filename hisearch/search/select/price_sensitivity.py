@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hisearch.hardware.price_book import Listed, PriceBook
@@ -16,10 +18,20 @@ _SAME = 1e-9
 
 
 @dataclass(frozen=True)
+class Checked:
+    """A trial under draws: how many of them it held. may_do: whether that leaves it likely enough."""
+
+    held: int
+    draws: int
+    may_do: bool
+
+
+@dataclass(frozen=True)
 class PriceBreakEven:
     """Beyond ``usd`` for an item another trial is cheaper than the recommendation.
 
-    dearer: True if that is above today's price (``now_usd``), False if below.
+    dearer: True if that is above today's price (``now_usd``), False if below. checked: the trial under draws; None
+    where none were made of it.
     """
 
     item: str
@@ -28,42 +40,57 @@ class PriceBreakEven:
     usd: float
     dearer: bool
     trial: Trial
+    checked: Checked | None = None
 
 
-def price_break_evens(book: PriceBook, trials: Sequence[Trial], best: Trial) -> list[PriceBreakEven]:
+def price_break_evens(
+    book: PriceBook,
+    trials: Sequence[Trial],
+    best: Trial,
+    *,
+    check: Callable[[Trial], Checked | None] = lambda _: None,
+    most: int | None = None,
+) -> list[PriceBreakEven]:
     """For every price, the nearest values above and below at which a feasible trial becomes cheaper than ``best``.
 
     Everything else stays: other prices, electricity, and which trials meet the SLO. Trials already cheaper than
-    ``best`` are left out, as something other than price speaks against them. The nearest in proportion come first.
+    ``best`` are left out, as something other than price speaks against them; so are those that ``check`` says will not
+    do. The nearest in proportion come first; of equal ones, the trial with the widest margin.
+
+    Args:
+        book: today's prices.
+        trials: all of them.
+        best: the recommendation.
+        check: looks at a trial under draws; None: it cannot.
+        most: values to look for; all where absent.
     """
     others = [trial for trial in trials if trial.meets_slo and trial.number != best.number]
     alternatives = [trial for trial in others if price_of(trial) >= price_of(best)]
-    break_evens = []
+    queue: list[tuple[float, str, bool, float, int, Listed, float, Trial]] = []
     for price in book.prices():
         book_plus_one = book.at({price.item: price.usd + 1.0})
+        amounts = [book_plus_one.cost(t.deployment) - book.cost(t.deployment) for t in (best, *alternatives)]
+        for trial, amount in zip(alternatives, amounts[1:], strict=True):
+            usd = _crossing(price, best, trial, amount - amounts[0])
+            if usd is not None:
+                change, dearer = usd / price.usd - 1.0, amount < amounts[0]
+                key = (abs(change), price.item, not dearer, -trial.worst_margin, trial.number)
+                queue.append((*key, price, usd, trial))
+    heapq.heapify(queue)
+    nearest: dict[tuple[str, bool], PriceBreakEven] = {}
+    while queue and len(nearest) < (math.inf if most is None else most):
+        _, item, cheaper, *_, price, usd, trial = heapq.heappop(queue)
+        if (item, cheaper) in nearest:
+            continue
+        checked = check(trial)
+        if checked is None or checked.may_do:
+            nearest[item, cheaper] = PriceBreakEven(item, price.unit, price.usd, usd, not cheaper, trial, checked)
+    return list(nearest.values())
 
-        def amount(trial: Trial, book_plus_one: PriceBook = book_plus_one) -> float:
-            return book_plus_one.cost(trial.deployment) - book.cost(trial.deployment)
 
-        ours = amount(best)
-        for dearer in (True, False):
-            crossings = [
-                (usd, trial.number, trial)
-                for trial in alternatives
-                if (usd := _crossing(price, best, trial, amount(trial) - ours, dearer)) is not None
-            ]
-            if crossings:
-                usd, _, trial = min(crossings) if dearer else max(crossings, key=lambda item: (item[0], -item[1]))
-                break_evens.append(PriceBreakEven(price.item, price.unit, price.usd, usd, dearer, trial))
-    return sorted(
-        break_evens,
-        key=lambda break_even: (abs(break_even.usd / break_even.now_usd - 1.0), break_even.item, not break_even.dearer),
-    )
-
-
-def _crossing(price: Listed, best: Trial, trial: Trial, more: float, dearer: bool) -> float | None:
+def _crossing(price: Listed, best: Trial, trial: Trial, more: float) -> float | None:
     """The price at which ``trial``, with ``more`` of the item, costs what ``best`` does; None if never."""
-    if abs(more) < _SAME or (more < 0) != dearer:
+    if abs(more) < _SAME:
         return None
     usd = price.usd - (price_of(trial) - price_of(best)) / more
     return usd if usd >= LEAST_SHARE * price.usd else None

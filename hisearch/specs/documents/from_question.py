@@ -208,7 +208,7 @@ def _by_huggingface_id(ref: str, catalogue: Catalogue) -> tuple[str, Document[Mo
 def _slo(ref: str, catalogue: Catalogue) -> tuple[Any, SloSpec]:
     """What a study writes for the SLO, and the SLO."""
     try:
-        if is_path(ref) or not is_phrase(ref):
+        if not is_phrase(ref):
             document = catalogue.get("SLO", ref)
             return (str(document.path) if is_path(ref) else ref), document.spec
         slo = parse_slo(ref)

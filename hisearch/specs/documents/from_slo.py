@@ -14,6 +14,7 @@ from hisearch.specs.documents.resolve import resolve_study
 from hisearch.specs.documents.resolved import ResolvedStudy, ships, study_text
 from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError
 from hisearch.specs.source import text_source
+from hisearch.specs.studies.slo_phrase import is_phrase, parse_slo
 from hisearch.specs.studies.study import StudySpec, WorkloadRef
 
 DEFAULT_SPACE = "quickstart"
@@ -34,7 +35,7 @@ def study_from_slo(
     """A study made from an SLO, a model and a trace; all else has stated defaults.
 
     Args:
-        slo: a catalogue name, or the path of an SLO file.
+        slo: a catalogue name, the path of an SLO file, or a phrase (``specs.studies.slo_phrase``).
         model: a catalogue name, or a path.
         trace: a catalogue name, or the path of a trace or workload file.
         space: a catalogue name, or a path.
@@ -56,8 +57,9 @@ def study_from_slo(
         model_name = catalogue.get("Model", model).name
     except UnknownReferenceError as error:
         raise UnknownReferenceError.at(error.message, key=_OPTIONS["spec.model"]) from None
-    name = f"{catalogue.get('SLO', slo_ref).name}-{model_name}"
-    spec = StudySpec(model=model, workload=WorkloadRef(trace=str(trace)), slo=slo_ref, space=space)
+    stated = parse_slo(slo_ref) if is_phrase(slo_ref) else slo_ref
+    name = f"{catalogue.get('SLO', stated).name if isinstance(stated, str) else 'slo'}-{model_name}"
+    spec = StudySpec(model=model, workload=WorkloadRef(trace=str(trace)), slo=stated, space=space)
     description = "Made from an SLO; what was not asked for (space, objectives, budget, seed) is hisearch's default."
     text = study_text(
         name, description, spec.model_dump(mode="json", exclude_none=True, exclude={"pins", "objectives"})

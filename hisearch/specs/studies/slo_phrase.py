@@ -77,8 +77,12 @@ def parse_slo(phrase: str) -> SloSpec:
 
 
 def is_phrase(text: str) -> bool:
-    """Whether a text is meant as a phrase, and not as a name or path: it has a blank or a comparison."""
-    return any(mark in text.strip() for mark in ("<", "≤", " ", "\t", "\n"))
+    """Whether a text is meant as a phrase, and not as a name or path: it has a blank or a comparison, and no slash."""
+    return (
+        "/" not in text
+        and not text.endswith((".yaml", ".yml", ".json"))
+        and any(mark in text.strip() for mark in ("<", "≤", " ", "\t", "\n"))
+    )
 
 
 def _term(reader: Phrase) -> SloTerm:

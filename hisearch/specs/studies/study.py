@@ -6,14 +6,23 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from hisearch.specs.base import Count, NonNegativeInt, Positive, Seed, Strict
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.models.model import ModelSpec, WeightsName
+from hisearch.specs.phrases import PhraseError
 from hisearch.specs.storage_url import refuse_secrets
 from hisearch.specs.studies.search_space import SearchSpaceSpec
 from hisearch.specs.studies.slo import SloSpec
+from hisearch.specs.studies.slo_phrase import is_phrase, parse_slo
 from hisearch.specs.wording import SURE
 from hisearch.specs.workloads.workload import WorkloadSpec
 
@@ -223,6 +232,16 @@ class AvailabilitySpec(Strict):
     )
 
 
+def _slo_of(value: Any) -> Any:
+    """What a phrase says, as plain data; anything else as it is."""
+    if not isinstance(value, str) or not is_phrase(value):
+        return value
+    try:
+        return parse_slo(value).model_dump()
+    except PhraseError as error:
+        raise ValueError(error.message) from None
+
+
 class StudySpec(Strict):
     """The question: which deployment serves this workload within this SLO, at what price?"""
 
@@ -235,7 +254,9 @@ class StudySpec(Strict):
         "config.json seldom does), or another checkpoint of it is to be served.",
     )
     workload: WorkloadRef = Field(description="The traffic.")
-    slo: str | SloSpec = Field(description="The SLO: a name, a path, or inline.")
+    slo: Annotated[str | SloSpec, BeforeValidator(_slo_of)] = Field(
+        description="The SLO: a name, a path, inline, or a phrase: ttft p95 < 1s, tpot p95 < 50ms, rejected < 1%."
+    )
     space: str | SearchSpaceSpec = Field(description="What may be chosen: a name, a path, or inline.")
     objectives: list[Objective] = Field(
         default=["ttft_p99", "goodput", "usd_per_hour"],

@@ -89,6 +89,11 @@ class TraceFileSpec(Strict):
         description="Prompts of a conversation begin with the turn before them, its answer included, where they are "
         "long enough. For files that count tokens and name sessions, and say nothing of what prompts share.",
     )
+    max_tokens: Count | None = Field(
+        None,
+        description="Leave out requests with more tokens, prompt and declared output together, and the turns after "
+        "them: no model with a smaller window serves them.",
+    )
     max_output_tokens: Count | None = Field(
         None, description="Limit that clients declare; a request's own output length where absent or larger."
     )

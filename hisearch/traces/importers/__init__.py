@@ -17,6 +17,7 @@ import numpy as np
 
 from hisearch.base.policies import BENCHMARKS, TRACE_FORMATS
 from hisearch.specs.workloads.workload import TraceFileSpec
+from hisearch.traces.changes.leaving_out import without_long
 from hisearch.traces.changes.spreading import spread_arrivals, starts_on_quantum
 from hisearch.traces.history import with_history
 from hisearch.traces.importers.hints import hint
@@ -203,7 +204,11 @@ def read_trace(path: Path, spec: TraceFileSpec, *, seed: int = 0) -> Trace:
     if spec.arrivals is not None:
         trace = start_sessions(trace, spec.arrivals, stream("session starts", seed))
     trace = _spread(trace, spec.spread_arrivals_s, declared.quantum_s, stream("spread arrivals", seed))
-    return declare_limit(trace, spec.max_output_tokens)
+    trace = declare_limit(trace, spec.max_output_tokens)
+    try:
+        return trace if spec.max_tokens is None else without_long(trace, spec.max_tokens)
+    except ValueError as error:
+        raise TraceError.at(str(error), path=path, key="max_tokens") from error
 
 
 def _read(source: Source, name: str) -> Trace:
