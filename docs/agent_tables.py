@@ -306,7 +306,8 @@ def _usd_per_hour(dram_gib: float, nvme_gib: float = 0.0) -> float:
 
 #: Of the tables of agents per GPU: name, policy, settings.
 POLICIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("lru", "lru", {}), ("queued", "queued", {}), ("noise", "distance", {"noise": 8.0}), ("distance", "distance", {}),
+    ("lru", "lru", {}), ("queued", "queued", {}), ("noise", "distance", {"noise": 8.0}),
+    ("distance, nothing ahead", "distance", {"ahead_budget": 0.0, "ahead_kv": False}), ("distance", "distance", {}),
     ("oracle", "distance", {"distance": "oracle"}),
 )  # fmt: skip
 

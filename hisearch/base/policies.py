@@ -142,7 +142,7 @@ class TraceFormat(Policy):
     formats of a lower one are recognised first, equal ones by name; a format whose fields hold all of another's needs a
     lower one. records_starts: it says when sessions start. records_think: it says how long follow-ups wait, or has
     none. quantum_s: arrivals that are all multiples of this are spread over it; 0: none are. times: what its times are,
-    in words; "" where their unit is found out.
+    in words; "" where their unit is found out. names_adapters: its rows may name LoRA adapters that agents call.
     """
 
     takes_parameters: ClassVar[bool] = False
@@ -154,6 +154,7 @@ class TraceFormat(Policy):
     rank: int = 0
     records_starts: bool = True
     records_think: bool = True
+    names_adapters: bool = False
     quantum_s: float = 0.0
 
 

@@ -58,6 +58,15 @@ Columns = Annotated[
         help="Of a table of your own: which column is what, e.g. arrival_s=ts,input_tokens=prompt (docs/traces.md).",
     ),
 ]
+Adapters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapters",
+        metavar="NAME=RANK,…",
+        help="Of agents' calls: which of the models that they ask for, or of a table's column adapter, are LoRA "
+        "adapters, and their ranks; a name alone: the deployment's rank.",
+    ),
+]
 #: Values of ``--time-unit``.
 TIME_UNITS = ("auto", "s", "ms", "us", "ns")
 TimeUnit = Annotated[

@@ -8,25 +8,38 @@ import numpy as np
 
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
+from hisearch.simulate.arrays.agent_objects import all_bytes_per_rank
 from hisearch.simulate.arrays.agents import POLICIES
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.uses import HINT_COUNTS, HintQuality, ObjectUse
 from hisearch.specs.wording import counted
+from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import CompiledTrace
 
 
-def _bytes_per_rank(plan: AgentPlan, sim: la.Sim) -> float:
-    """Bytes of all objects, on one rank."""
-    counts = {"agent": len(sim.agents.agents), "all": 1}
-    others = sum(counts[kind.per] for kind in plan.kinds if kind.per != "adapter")
-    counts["adapter"] = len(sim.agents.things) - others
-    return sum(counts[kind.per] * kind.bytes_per_rank for kind in plan.kinds)
-
-
 def doubts(plans: Sequence[WorkerPlan], trace: CompiledTrace) -> tuple[str, ...]:
-    """What is doubtful about adapters: of a workload whose deployment has none, and the other way round."""
-    held = any(kind.per == "adapter" for plan in plans if plan.agents is not None for kind in plan.agents.kinds)
+    """What is doubtful about adapters and memories: of a workload whose deployment has none, or the other way round."""
+    held = {kind.per for plan in plans if plan.agents is not None for kind in plan.agents.kinds}
+    return (*_adapter_doubts("adapter" in held, trace), *_memory_doubts("memory" in held, trace))
+
+
+def _memory_doubts(held: bool, trace: CompiledTrace) -> tuple[str, ...]:
+    memories = 0 if trace.agents is None else len(np.unique(trace.agents.memory[trace.agents.memory >= 0]))
+    if held and not memories:
+        return (
+            "the deployment has places for memories (agents.objects with per: memory), and the workload names none: "
+            "none was loaded; name them in the trace form for agents (docs/traces.md)",
+        )
+    if memories and not held:
+        return (
+            f"the workload's agents have {counted(memories, 'memory', 'memories')}, and the deployment no "
+            "agents.objects with per: memory: it was simulated as if loading them took no time",
+        )
+    return ()
+
+
+def _adapter_doubts(held: bool, trace: CompiledTrace) -> tuple[str, ...]:
     if trace.agents is None:
         if not held:
             return ()
@@ -36,6 +49,13 @@ def doubts(plans: Sequence[WorkerPlan], trace: CompiledTrace) -> tuple[str, ...]
             "name them in the trace form for agents (docs/traces.md)",
         )
     adapters = len(np.unique(trace.agents.adapter[trace.agents.adapter >= 0]))
+    if held and not adapters:
+        agents = counted(len(trace.agents.adapter), "agent")
+        return (
+            f"the deployment has places for adapters, and the workload's {agents} name none: the places and the time "
+            "to apply adapters were counted, loading them was not; name them (--adapters of `hisearch trace import`, "
+            "docs/traces.md#agents), or leave adapters out of the deployment",
+        )
     if not adapters or held:
         return ()
     return (
@@ -44,12 +64,12 @@ def doubts(plans: Sequence[WorkerPlan], trace: CompiledTrace) -> tuple[str, ...]
     )
 
 
-def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int) -> tuple[ObjectUse, ...]:
-    """Usage of objects at each worker of ``ranks`` ranks; empty without objects."""
+def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int, agents: AgentArrays | None) -> tuple[ObjectUse, ...]:
+    """Usage of objects at each worker of ``ranks`` ranks; empty without objects. agents: of the trace."""
     if plan is None or not (plan.kinds or plan.kv_share):
         return ()
     page = int(sim.config.page_tokens)
-    all_bytes = ranks * _bytes_per_rank(plan, sim)
+    all_bytes = ranks * all_bytes_per_rank(agents, plan)
     pages = int(sim.agents.things["pages"].sum())
     disk_bytes = all_bytes if plan.host_pages else 0.0
     return tuple(

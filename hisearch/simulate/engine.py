@@ -19,6 +19,7 @@ from hisearch.simulate.arrays import agents as agent_arrays
 from hisearch.simulate.arrays import fleet as fleet_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.arrays import pool as pool_arrays
+from hisearch.simulate.arrays.agent_objects import ObjectsDoNotFit
 from hisearch.simulate.plans.fleet import NEVER, FleetPlan, GiveUp, PoolPlan
 from hisearch.simulate.plans.models import ModelNotServed, models_of_requests
 from hisearch.simulate.plans.plan import WorkerPlan
@@ -233,7 +234,7 @@ def _with_objects(plan: FleetPlan, trace: CompiledTrace) -> FleetPlan:
     """The fleet with the capacity of its tiers reduced by agents' objects."""
     try:
         pools = tuple(replace(pool, plan=agent_arrays.with_objects(pool.plan, trace)) for pool in plan.pools)
-    except agent_arrays.ObjectsDoNotFit as error:
+    except ObjectsDoNotFit as error:
         raise ObjectsLeaveTooLittleMemory(str(error)) from error
     return replace(plan, pools=pools)
 

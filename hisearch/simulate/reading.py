@@ -13,6 +13,7 @@ from hisearch.kernels.layout import sim as la
 from hisearch.simulate import agent_use, draft_use, front_end, tier_use
 from hisearch.simulate.arrays import fleet as fleet_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
+from hisearch.simulate.arrays.agents import agents_of
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan
@@ -71,7 +72,9 @@ def result_of(
         fetches_ahead=any(pool.fetches_ahead for pool in pools),
         pools=pools,
         objects=tuple(
-            use for p, sim in enumerate(sims) for use in agent_use.object_uses(plans[p].agents, sim, plans[p].ranks)
+            use
+            for p, sim in enumerate(sims)
+            for use in agent_use.object_uses(plans[p].agents, sim, plans[p].ranks, agents_of(trace, plans[p].agents))
         ),
         hints=agent_use.hint_quality(plans[0].agents, sims[0]),
         asked=request_models,

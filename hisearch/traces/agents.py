@@ -13,11 +13,11 @@ A *hint* says when an agent will call next, as far as its world can tell: an est
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hisearch.base.dtypes import F8, I4
+from hisearch.base.dtypes import F8, I4, I8
 
 #: Trigger of a hint that is known from the trace's start.
 AT_START = -1
@@ -40,6 +40,9 @@ class AgentArrays(NamedTuple):
         adapter_rank: of each adapter, as many as are known; 0: as the deployment says.
         further_request, further_gate: of requests whose end several gates wait for: each and one such gate beside
             ``gate``; shape (K,), by request.
+        adapter_bytes: of each adapter, as many as are known; 0: as its rank says. Whole, as in a file.
+        memory: of each agent, or -1; shape (A,), or empty: nobody has one. memory_bytes: of each, as adapter_bytes.
+        names, adapter_names, memory_names: for people; empty where there are none. They decide nothing.
     """
 
     agent: I4
@@ -55,14 +58,35 @@ class AgentArrays(NamedTuple):
     adapter_rank: I4 = np.zeros(0, np.int32)
     further_request: I4 = np.zeros(0, np.int32)
     further_gate: I4 = np.zeros(0, np.int32)
+    adapter_bytes: I8 = np.zeros(0, np.int64)
+    memory: I4 = np.zeros(0, np.int32)
+    memory_bytes: I8 = np.zeros(0, np.int64)
+    names: tuple[str, ...] = ()
+    adapter_names: tuple[str, ...] = ()
+    memory_names: tuple[str, ...] = ()
 
 
+#: Names, which are no arrays.
+AGENT_NAMES = ("names", "adapter_names", "memory_names")
+#: Columns that no digest counts where they are empty: traces without them keep their digest.
+LATER_COLUMNS = ("adapter_bytes", "memory", "memory_bytes")
 #: Types of the columns.
-AGENT_DTYPES: dict[str, type] = dict.fromkeys(AgentArrays._fields, np.int32) | {
-    "hint_after_s": np.float64, "hint_s": np.float64, "hint_steps": np.float64,
+AGENT_DTYPES: dict[str, type] = {name: np.int32 for name in AgentArrays._fields if name not in AGENT_NAMES} | {
+    "hint_after_s": np.float64, "hint_s": np.float64, "hint_steps": np.float64, "adapter_bytes": np.int64,
+    "memory_bytes": np.int64,
 }  # fmt: skip
 
 _HINT_COLUMNS = AgentArrays._fields[4:9]
+
+
+def agent_arrays(agents: AgentArrays) -> dict[str, Any]:
+    """The columns by name, without the names for people."""
+    return {name: getattr(agents, name) for name in AGENT_DTYPES}
+
+
+def label(names: Sequence[str], number: int) -> str:
+    """The name of an agent, an adapter or a memory; its number where the trace has no names of them."""
+    return names[number] if names else f"{number}"
 
 
 def gate_count(agents: AgentArrays) -> int:
@@ -93,7 +117,7 @@ def check_agents(agents: AgentArrays, requests: int) -> None:
         if len(getattr(agents, name)) != requests:
             raise ValueError(f"agents: column {name} has {len(getattr(agents, name))} rows, not {requests}")
     count = len(agents.adapter)
-    rules = {
+    rules: dict[str, Any] = {
         "agent: one of the agents": ((agents.agent >= 0) & (agents.agent < count)).all(),
         "hint_agent: one of the agents": ((agents.hint_agent >= 0) & (agents.hint_agent < count)).all(),
         "behind: a gate that waits for requests": (agents.behind < gates).all(),
@@ -106,7 +130,14 @@ def check_agents(agents: AgentArrays, requests: int) -> None:
             np.isfinite(agents.hint_s) & (agents.hint_s >= 0) & (agents.hint_after_s >= 0) & (agents.hint_steps >= 0)
         ).all(),
     }
-    rules["adapter_rank: at least 0"] = (agents.adapter_rank >= 0).all()
+    rules["adapter_rank, adapter_bytes, memory_bytes: at least 0"] = all(
+        (column >= 0).all() for column in (agents.adapter_rank, agents.adapter_bytes, agents.memory_bytes)
+    )
+    rules["memory: of every agent, or of none"] = len(agents.memory) in (0, count)
+    numbered = (count, int(agents.adapter.max(initial=-1)) + 1, int(agents.memory.max(initial=-1)) + 1)
+    for name, number in zip(AGENT_NAMES, numbered, strict=True):
+        given = getattr(agents, name)
+        rules[f"{name}: of all or of none, none twice"] = not given or len(set(given)) == len(given) >= number
     for rule, holds in rules.items():
         if not holds:
             raise ValueError(f"agents: {rule}")
@@ -119,11 +150,11 @@ def is_closed(agents: AgentArrays) -> bool:
 
 def frozen(agents: AgentArrays) -> AgentArrays:
     """Contiguous and read-only, of the documented types."""
-    columns: dict[str, np.ndarray] = {}
-    for name, values in agents._asdict().items():
+    columns: dict[str, Any] = {}
+    for name, values in agent_arrays(agents).items():
         columns[name] = np.array(values, dtype=AGENT_DTYPES[name])
         columns[name].flags.writeable = False
-    return AgentArrays(**columns)
+    return agents._replace(**columns)
 
 
 def reordered(agents: AgentArrays, order: np.ndarray) -> AgentArrays:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.traces.agents import AgentArrays
+from hisearch.traces.agents import AGENT_DTYPES, AGENT_NAMES, AgentArrays, agent_arrays
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.compiler import digest_of, freeze
 from hisearch.traces.models import RequestModels
@@ -88,7 +88,7 @@ def read_compiled(path: Path, name: str, key: str | None = None) -> CompiledTrac
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as stored:
             arrays = TraceArrays(*(stored[column] for column in TraceArrays._fields))
             meta = json.loads(bytes(stored["meta"]).decode())
-            agents = AgentArrays(*(stored[column] for column in AgentArrays._fields)) if meta["agents"] else None
+            agents = _agents_in(stored, meta["agents"])
             names = meta["models"]
             models = None if names is None else RequestModels(tuple(names), stored["model"])
         if digest_of(arrays, agents, models) != meta["digest"]:
@@ -99,6 +99,15 @@ def read_compiled(path: Path, name: str, key: str | None = None) -> CompiledTrac
         return freeze(name, arrays, ids, meta["skipped_rows"], cautions, meta["block_tokens"], agents, models, notes)
     except (OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise ValueError(str(error)) from error
+
+
+def _agents_in(stored: Any, names: dict[str, list[str]] | None) -> AgentArrays | None:
+    """The agents of a stored trace: its columns, and their ``names``; None where it has none."""
+    if names is None:
+        return None
+    columns: dict[str, Any] = {column: stored[column] for column in AGENT_DTYPES}
+    columns |= {name: tuple(names[name]) for name in AGENT_NAMES}
+    return AgentArrays(**columns)
 
 
 def store_cached(key: str, trace: CompiledTrace) -> None:
@@ -120,13 +129,14 @@ def write_compiled(path: Path, trace: CompiledTrace, key: str) -> None:
     meta = {
         "key": key, "digest": trace.digest, "request_ids": trace.request_ids, "skipped_rows": trace.skipped_rows,
         "cautions": trace.cautions, "notes": trace.notes, "block_tokens": trace.block_tokens,
-        "agents": trace.agents is not None, "models": None if trace.models is None else trace.models.names,
+        "agents": None if trace.agents is None else {name: getattr(trace.agents, name) for name in AGENT_NAMES},
+        "models": None if trace.models is None else trace.models.names,
     }  # fmt: skip
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as raw:
         temporary = Path(raw.name)
         try:
             blob = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
-            agents = {} if trace.agents is None else trace.agents._asdict()
+            agents = {} if trace.agents is None else agent_arrays(trace.agents)
             models: dict[str, Any] = {} if trace.models is None else {"model": trace.models.model}
             np.savez(raw, meta=blob, **trace.arrays._asdict(), **agents, **models)
             raw.close()

@@ -9,8 +9,9 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.specs.workloads.workload import FollowUps
-from hisearch.traces.agents import AgentArrays, frozen, reordered
+from hisearch.traces.agents import LATER_COLUMNS, AgentArrays, agent_arrays, frozen, reordered
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
+from hisearch.traces.distance_units import distance_doubt
 from hisearch.traces.history import proposal
 from hisearch.traces.models import RequestModels, chosen
 from hisearch.traces.models import frozen as frozen_models
@@ -86,6 +87,8 @@ def compile_trace(trace: Trace, name: str, follow_ups: FollowUps = "auto") -> Co
     )
     ids = [trace.request_ids[i] for i in order.tolist()]
     agents = None if trace.agents is None else reordered(trace.agents, order)
+    if agents is not None and (doubt := distance_doubt(agents, arrays.arrival_s, arrays.previous, arrays.think_s)):
+        warnings = (*warnings, doubt)
     models = chosen(trace.models, order)
     return freeze(name, arrays, ids, trace.skipped_rows, warnings, trace.block_tokens, agents, models, trace.notes)
 
@@ -133,9 +136,10 @@ def freeze(
 
 
 def digest_of(arrays: TraceArrays, agents: AgentArrays | None = None, models: RequestModels | None = None) -> str:
-    """SHA-256 over names, types, lengths and bytes of the arrays, as hexadecimal digits."""
+    """SHA-256 over names, types, lengths and bytes of the arrays, not agents' names, as hexadecimal digits."""
     digest = hashlib.sha256()
-    columns = arrays._asdict() | (agents._asdict() if agents is not None else {})
+    columns = arrays._asdict() | (agent_arrays(agents) if agents is not None else {})
+    columns = {name: values for name, values in columns.items() if name not in LATER_COLUMNS or len(values)}
     if models is not None:
         digest.update(f"models:{models.names!r};".encode())
         columns |= {"model": models.model}

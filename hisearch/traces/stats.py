@@ -16,7 +16,9 @@ import numpy.typing as npt
 
 from hisearch.base.dtypes import F8, I8
 from hisearch.specs.wording import format_percent
+from hisearch.traces.agent_stats import AgentStats, agent_stats
 from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.distribution import Distribution
 
 #: Cache sizes at which the curve of ``trace_stats`` is taken, as shares of the tokens of all distinct prompts.
 CURVE_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -26,28 +28,6 @@ DEFAULT_BLOCK_TOKENS = 16
 _CURVE_STEPS, _CURVE_DECADES = (10, 15, 20, 30, 50, 70), 4
 #: Blocks; a larger cache counts as unlimited.
 _MORE_THAN_ANY_TRACE = 1 << 62
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """Mean, extremes and percentiles of a sample."""
-
-    mean: float
-    min: float
-    p10: float
-    p50: float
-    p90: float
-    p95: float
-    p99: float
-    max: float
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> Distribution | None:
-        """Of a sample; None where it is empty."""
-        if not len(values):
-            return None
-        low, p10, p50, p90, p95, p99, high = np.percentile(values, [0, 10, 50, 90, 95, 99, 100]).tolist()
-        return cls(float(values.mean()), low, p10, p50, p90, p95, p99, high)
 
 
 @dataclass(frozen=True)
@@ -75,6 +55,7 @@ class TraceStats:
         unique_prompt_tokens: tokens of all distinct prompts, shared ones counted once.
         ideal_hit_tokens, ideal_hit_rate: of an unlimited cache.
         lru: hit rates against size, of blocks of ``block_tokens``.
+        agents: of a trace of agents; None of any other.
         notes: what the trace's file was taken for. warnings: what else a reader should know.
     """
 
@@ -101,6 +82,7 @@ class TraceStats:
     block_tokens: int
     lru: tuple[CachePoint, ...]
     skipped_rows: int
+    agents: AgentStats | None
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -153,8 +135,9 @@ def trace_stats(
     gaps = np.diff(times)
     span = trace.span_s
     turns = np.bincount(np.unique(arrays.session, return_inverse=True)[1])
-    ideal = int(ideal_hit_tokens(trace).sum())
-    unique = unique_prompt_tokens(trace)
+    hits = ideal_hit_tokens(trace)
+    ideal = int(hits.sum())
+    unique = trace.prompt_tokens - ideal
     if capacities_tokens is None:
         sizes = (int(fraction * unique) // block_tokens * block_tokens for fraction in CURVE_FRACTIONS)
         capacities_tokens = sorted({max(block_tokens, size) for size in sizes})
@@ -186,6 +169,7 @@ def trace_stats(
         block_tokens=block_tokens,
         lru=tuple(lru_hit_curve(trace, capacities_tokens, block_tokens=block_tokens)),
         skipped_rows=trace.skipped_rows,
+        agents=agent_stats(trace, hits),
         notes=trace.notes,
         warnings=trace.cautions,
     )

@@ -24,6 +24,7 @@ from tests.calibrate import step_logs
 from tests.calibrate.test_build import write_own_tables
 from tests.docs.pages import PAGES, ROOT, blocks
 from tests.latency.operator_folder import write_tables
+from tests.traces.test_agent_form import counts, otlp, span
 from tests.validate import recordings, test_batch, test_e2e, test_open_loop, test_silicon
 from tests.verify.documents import measure, random_requests, served, write_guidellm, write_vllm
 
@@ -109,6 +110,15 @@ def _spend_logs(path: Path) -> None:
     ]
     head = "request_id,startTime,endTime,model,prompt_tokens,completion_tokens,session_id,status"
     path.write_text("\n".join([head, *rows]) + "\n")
+
+
+def _spans(path: Path) -> None:
+    """Spans of two agents that take turns, each with a LoRA adapter, and of a third without."""
+    spans = [
+        span(f"c{k}", "", 100 * k, 100 * k + 50, agent__name=model, request__model=model, **counts(400, 20))
+        for k, model in enumerate(["planner", "writer", "qwen2.5-7b"] * 10)
+    ]
+    path.write_text(json.dumps(otlp(*spans)) + "\n")
 
 
 def _own(path: Path) -> None:
@@ -217,6 +227,7 @@ _MAKERS: dict[str, Callable[[Path], None]] = {
     "small.jsonl": _of_a_model,
     "conversation_trace.jsonl.gz": _mooncake,
     "AzureLLMInferenceTrace_conv.csv": _azure,
+    "spans.jsonl": _spans,
     "own.csv": _own,
     "spend-logs.csv": _spend_logs,
     "my-model/config.json": _config,

@@ -30,6 +30,7 @@ from hisearch.specs.checks.tier_notes import tier_notes
 from hisearch.specs.deployments.engine_rules import rules_note
 from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.studies.slo import SloSpec
+from hisearch.traces.agents import label
 from hisearch.traces.changes.continuation import continuation_of, period_s
 from hisearch.traces.compiled import CompiledTrace
 
@@ -156,7 +157,7 @@ class SimulatedRun(Shown):
         return outcome_counts(self.result)
 
     def requests_frame(self) -> pd.DataFrame:
-        """One row per request: its id in the trace, times in seconds, tokens, worker, outcome.
+        """One row per request: its id in the trace, its agent, times in seconds, tokens, worker, outcome.
 
         TPOT is missing where there is no second output token.
         """
@@ -165,4 +166,6 @@ class SimulatedRun(Shown):
         frame.insert(0, "id", self.trace.request_ids)
         if len(self.fleet.models) > 1:
             frame.insert(1, "model", np.array([model.name for model in self.fleet.models])[self.asked])
+        if (agents := self.trace.agents) is not None:
+            frame.insert(1, "agent", [label(agents.names, agent) for agent in agents.agent.tolist()])
         return frame

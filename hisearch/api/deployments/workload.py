@@ -51,6 +51,7 @@ def load_trace(
     format: str = "auto",  # noqa: A002 - the name of the workload's key
     columns: Mapping[str, str] | None = None,
     time_unit: str = "auto",
+    adapters: Mapping[str, int] | None = None,
     models: Collection[str] = (),
     catalogue: Catalogue | None = None,
 ) -> CompiledTrace:
@@ -64,12 +65,13 @@ def load_trace(
         format: of a trace file, one of ``hisearch.specs.workloads.workload.TraceFormat``.
         columns: of a table: trace field -> its column, as ``spec.file.columns`` of a workload.
         time_unit: of times that are numbers, as ``spec.file.time_unit`` of a workload.
+        adapters: names of LoRA adapters and their ranks, as ``spec.file.adapters`` of a workload.
         models: keep only requests for models of these names; all where empty.
         catalogue: where names are looked up.
 
     Raises:
         SpecError, TraceError: with file, line and key.
-        ValueError: no such format, or a format or columns for a workload document.
+        ValueError: no such format, or a format, columns or adapters for a workload document.
     """
     from hisearch.traces.load import load_document, load_trace_file
 
@@ -77,8 +79,12 @@ def load_trace(
     workload = find_workload(ref, catalogue)
     if isinstance(workload, Path):
         options: dict[str, Any] = {"limit": limit, "skip_bad": skip_bad, "format": format, "time_unit": time_unit}
-        return _only(load_trace_file(workload, seed=seed, columns=dict(columns or {}), **options), models)
-    given_options = (("format", format != "auto"), ("columns", bool(columns)), ("time_unit", time_unit != "auto"))
+        options |= {"columns": dict(columns or {}), "adapters": dict(adapters or {})}
+        return _only(load_trace_file(workload, seed=seed, **options), models)
+    given_options = (
+        ("format", format != "auto"), ("columns", bool(columns)), ("time_unit", time_unit != "auto"),
+        ("adapters", bool(adapters)),
+    )  # fmt: skip
     for name, given in given_options:
         if given:
             raise ValueError(f"{name} is for trace files; {ref} is a workload, which says its own")
@@ -141,3 +147,22 @@ def parse_columns(mappings: Iterable[str]) -> dict[str, str]:
             raise ValueError(f"columns: {field} is given twice")
         columns[field] = column.strip()
     return columns
+
+
+def parse_adapters(given: Iterable[str]) -> dict[str, int]:
+    """``adapters`` from text such as ``planner=16,writer=64``; a name alone has the deployment's rank (0).
+
+    Raises:
+        ValueError: a part is no ``NAME`` or ``NAME=RANK``, or a name is given twice.
+    """
+    adapters: dict[str, int] = {}
+    for part in (part for row in csv.reader(given, skipinitialspace=True) for part in row):
+        # Names may hold a sign of equality themselves.
+        name, equals, rank = part.strip().rpartition("=")
+        name, rank = (name.strip(), rank.strip()) if equals else (rank, "0")
+        if not name or not rank.isascii() or not rank.isdigit():
+            raise ValueError(f"adapters: expected NAME=RANK, for example planner=16, or NAME, got '{part}'")
+        if name in adapters:
+            raise ValueError(f"adapters: {name} is given twice")
+        adapters[name] = int(rank)
+    return adapters

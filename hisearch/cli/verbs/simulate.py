@@ -43,6 +43,7 @@ def simulate(
     skip_bad: options.SkipBad = 0,
     trace_format: options.Format = "auto",
     columns: options.Columns = None,
+    adapters: options.Adapters = None,
     models: Annotated[
         list[str] | None,
         typer.Option("--model", metavar="NAME", help="Keep only what asks for this model; again for its other names."),
@@ -84,7 +85,7 @@ def simulate(
     files = Files(requests, series, tier_series, series_interval_s, timeline, timeline_from_s, timeline_to_s)
     from hisearch.api.deployments.deployment import simulate_deployment
     from hisearch.api.deployments.tiers import tier_values as marginal_values
-    from hisearch.api.deployments.workload import generator_of, load_trace, parse_columns
+    from hisearch.api.deployments.workload import generator_of, load_trace, parse_adapters, parse_columns
     from hisearch.cli import output
     from hisearch.cli.views import simulate as simulate_view
     from hisearch.specs.documents.resolve import load_deployment
@@ -101,6 +102,7 @@ def simulate(
             skip_bad=skip_bad,
             format=trace_format,
             columns=mapping,
+            adapters=parse_adapters(adapters or ()),
             models=models or (),
         ),
         slo=slo,

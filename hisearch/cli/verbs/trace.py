@@ -48,6 +48,7 @@ def stats(
     limit: options.Limit = None,
     skip_bad: options.SkipBad = 0,
     columns: options.Columns = None,
+    adapters: options.Adapters = None,
     time_unit: options.TimeUnit = "auto",
     as_json: options.Json = False,
 ) -> None:
@@ -55,7 +56,7 @@ def stats(
 
     And what a prefix cache could hit, without limit and by its size.
     """
-    from hisearch.api.deployments.workload import load_trace, parse_columns
+    from hisearch.api.deployments.workload import load_trace, parse_adapters, parse_columns
     from hisearch.cli import output
     from hisearch.cli.views import trace as trace_view
     from hisearch.traces.stats import curve_capacities, lru_hit_curve, trace_stats
@@ -68,6 +69,7 @@ def stats(
         skip_bad=skip_bad,
         format=trace_format,
         columns=parse_columns(columns or ()),
+        adapters=parse_adapters(adapters or ()),
         time_unit=time_unit,
     )
     statistics = trace_stats(compiled, capacities_tokens=capacity_tokens, block_tokens=block_tokens)
@@ -97,6 +99,7 @@ def import_(
     limit: options.Limit = None,
     seed: options.Seed = 0,
     columns: options.Columns = None,
+    adapters: options.Adapters = None,
     time_unit: options.TimeUnit = "auto",
     history: Annotated[
         bool,
@@ -115,7 +118,7 @@ def import_(
     as_json: options.Json = False,
 ) -> None:
     """Convert a trace to hisearch's own form."""
-    from hisearch.api.deployments.workload import check_format, first_requests, parse_columns
+    from hisearch.api.deployments.workload import check_format, first_requests, parse_adapters, parse_columns
     from hisearch.specs.workloads.workload import TraceFileSpec
     from hisearch.traces.importers import read_trace
 
@@ -123,7 +126,7 @@ def import_(
     options.check_choice("--time-unit", time_unit, options.TIME_UNITS)
     mapping = parse_columns(columns or ())
     reading = {"format": trace_format, "skip_bad": skip_bad, "columns": mapping, "time_unit": time_unit}
-    reading |= {"history": history, "max_tokens": max_tokens}
+    reading |= {"history": history, "max_tokens": max_tokens, "adapters": parse_adapters(adapters or ())}
     spec = TraceFileSpec.model_validate({"path": str(source)} | reading)
     trace = _asking(read_trace(source, spec, seed=seed), model)
     _write(trace if limit is None else first_requests(trace, limit), out, as_json)

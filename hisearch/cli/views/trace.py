@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from hisearch.cli import output
 from hisearch.score.quantities import percent, significant
-from hisearch.specs.wording import counted, format_percent
+from hisearch.specs.wording import counted, format_percent, listed
+from hisearch.traces.agent_stats import AgentStats
+from hisearch.traces.reading.rows import one_line
 from hisearch.traces.stats import CachePoint, TraceStats
 
 _POINTS = ("mean", "min", "p10", "p50", "p90", "p95", "p99", "max")
 #: Characters of the longest bar of a curve.
 _BAR_WIDTH = 50
+#: Characters of an agent's name.
+_NAME_WIDTH = 60
 
 
 def show(stats: TraceStats) -> None:
@@ -39,6 +43,8 @@ def show(stats: TraceStats) -> None:
         "digest": stats.digest,
     }
     output.pairs(rows)
+    if stats.agents is not None:
+        _show_agents(stats.agents)
     output.heading("Distributions")
     shown = [("input tokens", stats.input_tokens), ("output tokens", stats.output_tokens)]
     shown += [("turns per session", stats.turns)]
@@ -54,6 +60,47 @@ def show(stats: TraceStats) -> None:
         for point in stats.lru
     ]
     output.table(("capacity (tokens)", "hit rate", "hit tokens"), curve, numbers=range(3))
+
+
+def _show_agents(agents: AgentStats) -> None:
+    """Print what a trace says of its agents."""
+    each, fan_out, tools = agents.calls_per_agent, agents.fan_out, agents.tool_s
+    ranks = f" of rank {listed([str(rank) for rank in agents.adapter_ranks])}" if agents.adapter_ranks else ""
+    ahead = agents.hint_ahead
+    unit = "s" if agents.hint_unit == "s and steps" else agents.hint_unit
+    shared = agents.shared_prefix_tokens
+    held = f"{counted(agents.adapters, 'adapter')}{ranks}" if agents.adapters else "no adapters"
+    held += f" and {counted(agents.memories, 'memory', 'memories')}" if agents.memories else ""
+    output.heading("Agents")
+    output.pairs({
+        "agents": f"{agents.agents:,}, with {held}",
+        "calls": f"{agents.calls:,}; per agent {significant(each.p50)} on median, p95 {significant(each.p95)}",
+        "depth": f"{counted(agents.depth, 'call')} in the longest chain in which each waits for the one before",
+        "wait for others": f"{percent(agents.waiting_fraction)} of calls; {counted(agents.joins, 'join')} of several",
+        "fan-out": "nothing waits for a call"
+        if fan_out is None
+        else f"{significant(fan_out.mean)} calls wait for one that is waited for, at most {significant(fan_out.max)}",
+        "tool time": "no call waits for another"
+        if tools is None
+        else f"{significant(tools.p50)} s before a call on median, p95 {significant(tools.p95)} s",
+        "shared prefixes": "none among agents' first prompts"
+        if shared is None
+        else f"{agents.shared_prefixes:,} among agents' first prompts, {significant(shared.p50)} tokens on median",
+        "hints": "none: no call says when its agent will call again"
+        if ahead is None
+        else f"{agents.hints:,} in {agents.hint_unit}, {significant(ahead.p50)} {unit} ahead on median; after "
+        f"{percent(agents.hinted_fraction)} of calls",
+        "most calls": "; ".join(
+            f"{_shown(caller.name)}: {caller.calls:,}"
+            + (f" (adapter {_shown(caller.adapter)})" if caller.adapter is not None else "")
+            for caller in agents.busiest
+        ),
+    })  # fmt: skip
+
+
+def _shown(name: str) -> str:
+    """A name from a file, for a terminal."""
+    return one_line(name[:_NAME_WIDTH])
 
 
 def show_curve(points: list[CachePoint]) -> None:

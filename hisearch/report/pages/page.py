@@ -279,7 +279,7 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
     drafts = describe_speculation(data.highlighted, data.trials)
     exported = data.not_exported and text("report", "not_exported", data.not_exported.removesuffix("."))
     candidates = (
-        *(Caution("Agents' adapters", f"{capitalised(doubt)}.", doubt, "why") for doubt in data.doubts),
+        *(Caution("Agents' objects", f"{capitalised(doubt)}.", doubt, "why") for doubt in data.doubts),
         Caution(
             "May miss the SLO", unsure, unsure and text("cautions", "brief_chance", data.confidence), "sensitivity"
         ),

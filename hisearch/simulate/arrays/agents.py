@@ -10,7 +10,8 @@ import numpy as np
 from hisearch.kernels.agents import prepare
 from hisearch.kernels.layout import agents as al
 from hisearch.simulate.arrays import adapter_tree
-from hisearch.simulate.plans.agent_plan import AgentPlan, KindPlan
+from hisearch.simulate.arrays.agent_objects import ObjectsDoNotFit, check_sizes, count_of, object_of, scale
+from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan
 from hisearch.traces.agents import AgentArrays, gate_count, of_sessions
@@ -25,10 +26,6 @@ POLICIES = {
     "steps": (al.AHEAD, al.BY_STEPS),
     "distance": (al.AHEAD, al.BY_DISTANCE),
 }
-
-
-class ObjectsDoNotFit(ValueError):  # noqa: N818
-    """The agents' objects leave too little shared host memory for KV, or are larger than their places."""
 
 
 #: Separates the seed of errors from other streams': the first 64 bits of the square root of 3's fraction.
@@ -74,14 +71,14 @@ def object_count(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
     """Objects of all kinds."""
     if agents is None or plan is None:
         return 0
-    return sum(_count(kind.per, agents) for kind in plan.kinds)
+    return sum(count_of(kind.per, agents) for kind in plan.kinds)
 
 
 def all_pages(agents: AgentArrays | None, plan: AgentPlan | None) -> int:
     """Pages that objects of all kinds take, on each rank."""
     if agents is None or plan is None:
         return 0
-    return sum(_count(kind.per, agents) * kind.pages for kind in plan.kinds)
+    return sum(count_of(kind.per, agents) * kind.pages for kind in plan.kinds)
 
 
 def with_objects(plan: WorkerPlan, trace: CompiledTrace) -> WorkerPlan:
@@ -91,9 +88,9 @@ def with_objects(plan: WorkerPlan, trace: CompiledTrace) -> WorkerPlan:
 
     Raises:
         ObjectsDoNotFit: they leave less than SGLang needs for KV in host memory, or nothing of the second tier; or an
-            adapter has a larger rank than the deployment has places for.
+            adapter or a memory is larger than the deployment has places for.
     """
-    _check_ranks(plan.agents, trace.agents)
+    check_sizes(plan.agents, trace.agents)
     if plan.agents is None or not plan.agents.in_tier:
         return plan
     agents, tiers = plan.agents, list(plan.tiers)
@@ -116,15 +113,6 @@ def with_objects(plan: WorkerPlan, trace: CompiledTrace) -> WorkerPlan:
     return replace(plan, tiers=tuple(tiers), agents=agents)
 
 
-def _check_ranks(plan: AgentPlan | None, agents: AgentArrays | None) -> None:
-    largest = 0 if agents is None else int(agents.adapter_rank.max(initial=0))
-    for kind in plan.kinds if plan is not None else ():
-        if 0 < kind.rank < largest:
-            raise ObjectsDoNotFit(
-                f"an adapter of the workload has rank {largest}; agents.adapters.rank of the deployment is {kind.rank}"
-            )
-
-
 def _with_objects(disk: TierPlan, tokens: int) -> TierPlan:
     """The second tier with the capacity of each store reduced by ``tokens``, taken by objects."""
     kv_tokens = (disk.capacity_tokens - tokens) // disk.page_tokens * disk.page_tokens
@@ -135,12 +123,6 @@ def _with_objects(disk: TierPlan, tokens: int) -> TierPlan:
             "has room"
         )
     return replace(disk, capacity_tokens=kv_tokens)
-
-
-def _count(per: str, agents: AgentArrays) -> int:
-    if per == "all":
-        return 1
-    return len(agents.adapter) if per == "agent" else int(agents.adapter.max(initial=-1)) + 1
 
 
 def _records(count: int, dtype: np.dtype[Any]) -> Any:
@@ -164,15 +146,12 @@ def _uses(agents: AgentArrays, plan: AgentPlan, first_entry: int) -> _Uses:
     things = _records(object_count(agents, plan), al.THING)
     base = 0
     for kind in plan.kinds:
-        kind_count = _count(kind.per, agents)
+        kind_count = count_of(kind.per, agents)
         things["pages"][base : base + kind_count] = kind.pages
         things["load_s"][base : base + kind_count] = kind.load_s
         things["read_s"][base : base + kind_count] = kind.read_s
-        if kind.per == "adapter" and kind.rank:
-            _scale_by_rank(things[base : base + kind_count], agents.adapter_rank, kind, plan)
-        index: np.ndarray = agents.adapter
-        if kind.per != "adapter":
-            index = np.zeros(count, np.int64) if kind.per == "all" else np.arange(count)
+        scale(things[base : base + kind_count], agents, kind, plan)
+        index = object_of(agents, kind.per)
         having = np.flatnonzero(index >= 0)
         rows.append(np.stack([having, base + index[having]], axis=1))
         base += kind_count
@@ -191,15 +170,6 @@ def _uses(agents: AgentArrays, plan: AgentPlan, first_entry: int) -> _Uses:
     things["owner"][pairs[alone, 1]] = pairs[alone, 0]
     begin = np.searchsorted(pairs[:, 0], np.arange(count + 1)).astype(np.int32)
     return _Uses(begin, pairs[:, 1].astype(np.int32), entry, things, len(shared))
-
-
-def _scale_by_rank(things: Any, ranks: np.ndarray, kind: KindPlan, plan: AgentPlan) -> None:
-    """Shorten loads and reads of adapters whose rank is known and below the deployment's."""
-    known = np.flatnonzero(ranks[: len(things)])
-    share = ranks[known] / kind.rank
-    things["load_s"][known] = plan.link_latency_s + (kind.load_s - plan.link_latency_s) * share
-    if kind.read_s:
-        things["read_s"][known] = plan.disk_latency_s + (kind.read_s - plan.disk_latency_s) * share
 
 
 def _entries(trace: TraceArrays, agents: AgentArrays) -> dict[str, np.ndarray]:

@@ -105,12 +105,13 @@ def plan_agents(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan, accelerato
 def _kinds(
     spec: AgentMemorySpec, model: ModelSpec, ranks: int, page_bytes: float, accelerator: AcceleratorSpec
 ) -> Sequence[KindPlan]:
-    sizes: list[tuple[str, str, float]] = [
-        (objects.name, objects.per, objects.mib * _MIB / ranks) for objects in spec.objects
+    sizes: list[tuple[str, str, float, float]] = [
+        (objects.name, objects.per, objects.mib * _MIB / ranks, objects.mib * _MIB) for objects in spec.objects
     ]
     if spec.adapters is not None:
-        elements = adapter_elements(model, spec.adapters, ranks)
-        sizes.insert(0, ("adapters", "adapter", elements * DTYPE_BYTES[spec.adapters.dtype]))
+        own, whole = (adapter_elements(model, spec.adapters, parts) for parts in (ranks, 1))
+        element_bytes = DTYPE_BYTES[spec.adapters.dtype]
+        sizes.insert(0, ("adapters", "adapter", own * element_bytes, whole * element_bytes))
     link = accelerator.host_link
     return [
         KindPlan(
@@ -121,8 +122,9 @@ def _kinds(
             load_s=link.latency_s + per_rank / link.bandwidth_bytes_per_s,
             bytes_per_rank=per_rank,
             rank=spec.adapters.rank if per == "adapter" and spec.adapters is not None else 0,
+            whole_bytes=whole,
         )
-        for name, per, per_rank in sizes
+        for name, per, per_rank, whole in sizes
     ]
 
 

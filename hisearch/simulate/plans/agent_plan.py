@@ -13,12 +13,14 @@ class KindPlan:
 
     Attributes:
         name: label.
-        per: "adapter": one for each adapter of the trace; "agent": one for each agent; "all": one shared by all.
+        per: "adapter", "memory": one for each adapter or memory of the trace; "agent": one for each agent; "all": one
+            shared by all.
         pages: that an object takes in HBM, of the KV pool's page size.
         load_s: unloaded time of a load from host memory over the worker's link.
         bytes_per_rank: its size.
         read_s: unloaded time of a read from the disk; 0: not on disk.
         rank: of an adapter as large as this; 0: no adapter, or of any rank.
+        whole_bytes: its size where no rank holds a part; 0: unknown.
     """
 
     name: str
@@ -28,6 +30,7 @@ class KindPlan:
     bytes_per_rank: float
     read_s: float = 0.0
     rank: int = 0
+    whole_bytes: float = 0.0
 
 
 @dataclass(frozen=True)

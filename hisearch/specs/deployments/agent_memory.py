@@ -19,7 +19,7 @@ ENGINE_POLICIES: dict[str, tuple[AgentPolicyName, ...]] = {"sglang": ("lru", "qu
 #: Engines for which agents' objects are simulated.
 AGENT_ENGINES = ("sglang", "vllm")
 TargetName = Literal["q", "k", "v", "o", "gate", "up", "down"]
-ObjectScopeName = Literal["agent", "all"]
+ObjectScopeName = Literal["agent", "memory", "all"]
 
 
 def _current_host(value: object) -> object:
@@ -50,8 +50,14 @@ class AgentObjectSpec(Strict):
     """Another kind of object that calls need: a draft model, a retrieval index, a memory of embeddings."""
 
     name: str = Field(description="For the reader.")
-    mib: Positive = Field(description="Size of one, over all accelerators of a worker.")
-    per: ObjectScopeName = Field("agent", description="agent: each has one of its own; all: one for all.")
+    mib: Positive = Field(
+        description="Size of one, or of the largest where the workload gives sizes, over all accelerators of a worker."
+    )
+    per: ObjectScopeName = Field(
+        "agent",
+        description="agent: each has one of its own; memory: each has the memory that the workload names, which "
+        "several may share; all: one for all.",
+    )
 
 
 class AgentMemorySpec(Strict):

@@ -23,6 +23,10 @@ _WITHOUT_STARTS = ", ".join(name for name, declared in TRACE_FORMATS.items() if 
 FollowUps = Literal["auto", "open_loop", "closed_loop"]
 
 
+#: Of an adapter that a trace names: more than any model's hidden size.
+LARGEST_RANK = 2**20
+
+
 class ArrivalSpec(Strict):
     """Arrivals of *first* turns (open loop), or a closed loop of users."""
 
@@ -61,6 +65,11 @@ class TraceFileSpec(Strict):
     limit: Count | None = Field(None, description="Keep the first requests only.")
     skip_bad: NonNegativeInt = Field(0, description="Broken rows to leave out before the file is refused.")
     columns: dict[str, str] = Field(default_factory=dict, description="csv: our field -> the file's column.")
+    adapters: dict[str, Annotated[int, Field(ge=0, le=LARGEST_RANK)]] = Field(
+        default_factory=dict,
+        description="Of agents' calls: names that are LoRA adapters, among the models that spans ask for or in the "
+        "column adapter of a table, and their ranks; 0: as the deployment says.",
+    )
     time_unit: Literal["auto", "s", "ms", "us", "ns"] = Field(
         "auto",
         description="Unit of times that are numbers, in tables and logs. auto: told by their size where they count "

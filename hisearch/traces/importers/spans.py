@@ -11,13 +11,15 @@ Times say more than the graph: of two branches side by side, a call of one may s
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from hisearch.traces.agents import frozen, joined, without_hints
+from hisearch.traces.agents import AgentArrays, frozen, joined, without_hints
+from hisearch.traces.importers.adapters import several_models, split_models
 from hisearch.traces.reading.source import Codes, Requests, Source
 from hisearch.traces.trace import Trace
 
@@ -82,26 +84,56 @@ def closed_loop(
     """Calls in order of their starts, each after those that it waits for; ``notes`` are of the reading.
 
     Raises:
-        TraceError: there are no calls.
+        TraceError: there are no calls; see ``adapters.split_models``.
     """
-    requests, runs, agents = Requests(), Codes(), Codes()
-    several = len({call.model for call in calls}) > 1
+    requests, runs = Requests(), Codes()
+    ranks = source.spec.adapters
+    models, adapters = split_models([call.model for call in calls], ranks, source.path)
+    several = len(set(models)) > 1
     first_s = calls[0].start_s if calls else 0.0
-    for call, before in zip(calls, waits_for, strict=True):
+    for call, model, before in zip(calls, models, waits_for, strict=True):
         latest = max(before, key=lambda earlier: calls[earlier].end_s, default=-1)
         think_s = max(call.start_s - calls[latest].end_s, 0.0) if latest >= 0 else 0.0
         requests.add(
             call.start_s - first_s, call.inputs, call.outputs, previous=latest, think_s=think_s,
-            session=runs[call.run], request_id=call.name, model=call.model if several else None,
+            session=runs[call.run], request_id=call.name, model=model if several else None,
         )  # fmt: skip
-    agent = np.array([agents[(call.run, call.agent)] for call in calls], np.int32)
+    if several and not ranks:
+        notes = [*notes, several_models(set(models))]
     if not any(call.messages for call in calls):
         notes = [*notes, "the export has no messages: nothing is shared between prompts"]
     shares = shared_prompts(calls) if not several else ([-1] * len(calls), [0] * len(calls))
     trace = requests.build(source, shares=shares, open_loop=False, warnings=list(notes))
     gate, behind, request, further = joined(waits_for)
-    plain = without_hints(agent, np.full(int(agent.max()) + 1, -1), gate=gate, behind=behind)
-    return replace(trace, agents=frozen(plain._replace(further_request=request, further_gate=further)))
+    agents = _callers(calls, adapters, ranks)
+    return replace(
+        trace,
+        agents=frozen(agents._replace(gate=gate, behind=behind, further_request=request, further_gate=further)),
+    )
+
+
+def _callers(calls: Sequence[SpanCall], adapters: Sequence[str], ranks: Mapping[str, int]) -> AgentArrays:
+    """Who calls, by name, with which adapter; what calls for several adapters is an agent for each."""
+    agents, used = Codes(), Codes()
+    agent = np.array([agents[(call.run, call.agent, own)] for call, own in zip(calls, adapters, strict=True)], np.int32)
+    keys: dict[tuple[str, str, str], None] = dict.fromkeys(
+        (call.run, call.agent, own) for call, own in zip(calls, adapters, strict=True)
+    )
+    several = Counter((run, name) for run, name, _ in keys)
+    names: dict[str, None] = {}
+    for run, name, own in keys:
+        plain = "/".join(filter(None, (run, name, own if several[run, name] > 1 else "")))
+        number = 2
+        shown = plain
+        while shown in names:
+            shown, number = f"{plain} ({number})", number + 1
+        names[shown] = None
+    adapter = np.array([used[own] if own else -1 for _, _, own in keys], np.int32)
+    return without_hints(agent, adapter)._replace(
+        adapter_rank=np.array([ranks[name] for name in used.names()], np.int32),
+        names=tuple(names),
+        adapter_names=tuple(used.names()),
+    )
 
 
 def _waits_for(calls: Sequence[SpanCall]) -> list[list[int]]:

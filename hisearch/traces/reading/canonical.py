@@ -34,12 +34,13 @@ VERSION = 1
 
 _FIELDS = frozenset({
     "id", "arrival_s", "input_tokens", "output_tokens", "max_output_tokens", "previous", "think_s", "session", "tenant",
-    "priority", "model", "shares_with", "shared_tokens", "block_ids", "known_tokens", "token_ids", "output_token_ids",
+    "priority", "model", "shares_with", "shared_tokens", "prefix", "prefix_tokens", "block_ids", "known_tokens",
+    "token_ids", "output_token_ids",
 }) | AGENT_FIELDS  # fmt: skip
 _HEADER = ("format", "version", "block_tokens", "open_loop", "agents", "skipped_rows", "import_notes")
 #: Characters of a note of a header that are kept, and notes.
 _NOTE_CHARACTERS, _MOST_NOTES = 1000, 100
-_CONTENT = ("shares_with", "block_ids", "token_ids")
+_CONTENT = ("shares_with", "block_ids", "token_ids", "prefix")
 
 
 def is_header(row: Any) -> bool:
@@ -60,6 +61,8 @@ class _Reader:
         self.shared_tokens: list[int] = []
         self.content = ""
         self._index: dict[str, int] = {}
+        # By model and name: the first request that begins with it, and its tokens.
+        self._prefixes: dict[tuple[str | None, str], tuple[int, int]] = {}
         self._order = Order("arrival_s")
         self._names = {"session": Codes(), "tenant": Codes()}
         self._named: dict[str, type] = {}
@@ -78,13 +81,13 @@ class _Reader:
         waits_for = self.agents.waits_for(row, self._index)
         previous = waits_for[-1] if waits_for else self._reference(row, "previous")
         think = self._think(row, previous)
-        content, ids, known, shares_with, shared = self._content(row, inputs, outputs)
+        model = str(row.label("model")) if "model" in row else None
+        content, ids, known, shares_with, shared = self._content(row, inputs, outputs, model)
         priority = row.count("priority", minimum=0, maximum=2**31 - 1) if "priority" in row else 0
         if len(self.requests) and ("session" in row) != ("session" in self._named):
             raise RowError("session", "expected in all rows, or in none")
         if len(self.requests) and ("model" in row) != bool(self.requests.model):
             raise RowError("model", "expected in all rows, or in none")
-        model = str(row.label("model")) if "model" in row else None
         if shares_with >= 0 and model is not None and self.requests.model[shares_with] != model:
             raise RowError("shares_with", f"expected a request of the same model, {model!r}")
         session = self._group(row, "session")
@@ -96,6 +99,9 @@ class _Reader:
             request_id=name, ids=ids, known_tokens=known, model=model,
         )  # fmt: skip
         self.agents.add(row, waits_for)
+        if "prefix" in row:
+            place = (self._index[name], row.count("prefix_tokens"))
+            self._prefixes.setdefault((model, str(row.label("prefix"))), place)
         self.max_output_tokens.append(limit)
         self.priority.append(priority)
         self.shares_with.append(shares_with)
@@ -140,12 +146,23 @@ class _Reader:
             return self._names[field][value]
         return row.count(field, minimum=0, maximum=2**31 - 1)
 
-    def _content(self, row: Fields, inputs: int, outputs: int) -> tuple[str, list[int], int, int, int]:
+    def _content(
+        self, row: Fields, inputs: int, outputs: int, model: str | None
+    ) -> tuple[str, list[int], int, int, int]:
         """(form, ids, tokens known by them, shares_with, shared_tokens) of a row; form "" where it has no content."""
         forms = [form for form in _CONTENT if form in row]
-        if len(forms) > 1 or (forms and self.content not in ("", forms[0])):
+        # A file may name beginnings and share with requests.
+        if len(forms) > 1 or (forms and self.content not in ("", forms[0].replace("prefix", "shares_with"))):
             raise RowError(forms[-1], f"expected one of {', '.join(_CONTENT)} throughout the file")
         form = forms[0] if forms else ""
+        if "prefix_tokens" in row and form != "prefix":
+            raise RowError("prefix_tokens", "expected prefix beside it")
+        if form == "prefix":
+            tokens = row.count("prefix_tokens", maximum=inputs)
+            earlier, before = self._prefixes.get((model, str(row.label(form))), (-1, tokens))
+            if before != tokens:
+                raise RowError("prefix_tokens", f"expected {before}, as prefix {row.label(form)!r} had before")
+            return "shares_with", [], 0, earlier, tokens if earlier >= 0 else 0
         if form == "shares_with":
             earlier = self._reference(row, form)
             longest = min(inputs + outputs, self.requests.input_tokens[earlier] + self.requests.output_tokens[earlier])

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+
+import numpy as np
 
 from hisearch.base.policies import TraceFormat
+from hisearch.traces.agents import reordered
+from hisearch.traces.importers.adapters import check_asked_for
 from hisearch.traces.importers.logs import failed
+from hisearch.traces.reading.agent_rows import AgentRows
 from hisearch.traces.reading.columns import ARRIVALS, MAP_COLUMNS, TABLE_FIELDS, proposal
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import Fields, RowError, one_line
@@ -19,13 +25,14 @@ FORMAT = TraceFormat(
     "Any table.",
     json_fields=(("input_tokens", "output_tokens"),),
     csv_fields=(("input_tokens", "output_tokens"),),
+    names_adapters=True,
     rank=9,  # a service's own table may have these columns too
 )
 
 #: Fields that are never taken from a column of the same name: services name their models as they like.
-_MAPPED_ONLY = ("model",)
+_MAPPED_ONLY = ("model", "agent", "adapter")
 #: Fields that a row may leave blank.
-_OPTIONAL = ("id", "session", "tenant", "think_s")
+_OPTIONAL = ("id", "session", "tenant", "think_s", "adapter")
 #: Columns that say whether a request failed, unless they are mapped to something else.
 _STATUSES = ("status", "status_code", "response_code", "http_status")
 
@@ -34,10 +41,14 @@ def read(source: Source) -> Trace:
     """Any table (CSV, JSON lines, parquet), by ``columns``: hisearch field -> its column.
 
     ``input_tokens`` and ``output_tokens`` are needed. Without ``columns`` every column with the name of a hisearch
-    field is that field, except ``model``, which only a mapping names. The arrival may be dates, or numbers as
-    ``reading.times`` tells them; without it ``arrivals`` must say when sessions start. Rows of one ``session`` follow
-    each other up, ``think_s`` after their predecessor's end. Rows whose ``status`` (or ``status_code``) says that they
-    failed are left out. Contents are not recorded: nothing is shared.
+    field is that field, except ``model``, ``agent`` and ``adapter``, which only a mapping names. The arrival may be
+    dates, or numbers as ``reading.times`` tells them; without it ``arrivals`` must say when sessions start. Rows of one
+    ``session`` follow each other up, ``think_s`` after their predecessor's end. Rows whose ``status`` (or
+    ``status_code``) says that they failed are left out. Contents are not recorded: nothing is shared.
+
+    With ``agent`` (who calls, in all rows) or ``adapter`` (a LoRA adapter, the same in all rows of an agent, which
+    without ``agent`` is a session) the trace is one of agents, in a closed loop. Rows of an agent follow each other up
+    where no session is named.
     """
     columns = _columns(source)
     arrival = _arrival_field(source, columns)
@@ -45,6 +56,7 @@ def read(source: Source) -> Trace:
     source.understood.table = table_note(source.path)
     requests = Requests()
     tenants = Codes()
+    agents = AgentRows(None)
     names: list[Hashable | None] = []
     thinks: list[float] = []
     statuses = [column for column in _STATUSES if column not in columns.values()]
@@ -63,14 +75,20 @@ def read(source: Source) -> Trace:
             think = row.number(columns["think_s"], maximum=LONGEST_S) if filled else math.nan
             name = _optional(row, columns, "id")
             session = _optional(row, columns, "session")
+            caller = _caller(row, columns, source.spec.adapters, session, line)
+            _check_caller(agents, caller, len(requests), columns)
             _column(row, columns, arrival or "input_tokens")
             at = times.seconds(row) if times is not None else 0.0
             requests.add(at, inputs, outputs, tenant=tenant, request_id=name, model=model)
-            names.append(session)
+            agents.add(caller, ())
+            names.append(str(caller.raw("agent")) if session is None and "agent" in columns else session)
             thinks.append(think)
     if unseen and len(requests):
         message = f"no such column; the file has {', '.join(table_sample(source.path))[:200]}"
         raise TraceError.at(message, path=source.path, key=one_line(min(unseen)))
+    known = agents.finish()
+    named = () if known is None else known.adapter_names
+    check_asked_for(named, source.spec.adapters, source.path, asked=named)
     places = requests.sort_by_time(source)
     requests.chain([names[k] for k in places], Codes())
     for index, previous in enumerate(requests.previous):
@@ -81,7 +99,27 @@ def read(source: Source) -> Trace:
     if times is None and any(math.isnan(think) for think in requests.think_s):
         message = "without arrival_s every follow-up of a session needs a think_s"
         raise TraceError.at(message, path=source.path, key="columns")
-    return requests.build(source, open_loop=times is not None and "think_s" not in columns)
+    trace = requests.build(source, open_loop=times is not None and "think_s" not in columns and known is None)
+    return trace if known is None else replace(trace, agents=reordered(known, np.array(places)))
+
+
+def _caller(row: Fields, columns: dict[str, str], ranks: Mapping[str, int], session: str | None, line: int) -> Fields:
+    """The row's agent and adapter, as rows of hisearch's own form name them; empty where none are mapped."""
+    if "agent" not in columns and "adapter" not in columns:
+        return Fields({})
+    agent = session if session is not None else f"row {line}"
+    if "agent" in columns:
+        agent = str(row.label(_column(row, columns, "agent")))
+    adapter = _optional(row, columns, "adapter")
+    return Fields({"agent": agent, "adapter": adapter, "adapter_rank": ranks.get(adapter or "") or None})
+
+
+def _check_caller(agents: AgentRows, caller: Fields, before: int, columns: Mapping[str, str]) -> None:
+    """Refuse what contradicts earlier rows, by the column that it stands in."""
+    try:
+        agents.check(caller, before)
+    except RowError as error:
+        raise RowError(columns.get(error.field, error.field), error.message) from error
 
 
 def _columns(source: Source) -> dict[str, str]:
@@ -97,6 +135,11 @@ def _columns(source: Source) -> dict[str, str]:
         if field not in TABLE_FIELDS:
             message = f"expected fields among {', '.join(TABLE_FIELDS)}, got {field!r}: {column!r}"
             raise TraceError.at(message, path=source.path, key="columns")
+    if "adapter" in columns and columns.keys().isdisjoint(("agent", "session")):
+        message = "adapter: expected agent or session beside it, to say whose it is"
+        raise TraceError.at(message, path=source.path, key="columns")
+    if source.spec.adapters and "adapter" not in columns:
+        raise TraceError.at("expected a column of adapters: --columns adapter=COLUMN", path=source.path, key="adapters")
     if source.spec.arrivals is not None:
         return columns
     present = table_sample(source.path)

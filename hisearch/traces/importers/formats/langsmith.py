@@ -18,6 +18,7 @@ FORMAT = TraceFormat(
     "Runs of LangGraph and LangChain, as LangSmith exports them.",
     json_fields=(("run_type", "start_time"),),
     records_think=True,
+    names_adapters=True,
     times="runs hold their own starts and ends",
     rank=4,
 )

@@ -17,6 +17,7 @@ FORMAT = TraceFormat(
     "OpenTelemetry spans of generative AI.",
     json_fields=(("resourceSpans",), ("context.trace_id", "context.span_id", "start_time", "end_time")),
     records_think=True,
+    names_adapters=True,
     times="spans hold their own starts and ends",
     rank=4,
 )
