@@ -88,8 +88,8 @@ UNCOMPILED = {"5.1": "1.0.0rc3"}
 FORKED = "mi"
 
 #: Settings that are searched. NVIDIA's harness gives a query to the engine with the fewest prompt tokens pending
-#: (``isl_load_balancing`` in nv_mlpinf's factory of servers). The KV cache is fp8. Weights are too, or of four bits where the accelerator multiplies
-#: these.
+#: (``isl_load_balancing`` in nv_mlpinf's factory of servers). The KV cache is fp8. Weights are too, or of four bits
+#: where the accelerator multiplies these.
 _SPACE = (
     "spec.space.execution.kv_dtypes=[fp8]",
     "spec.space.execution.tensor_parallel=[1,2,4,8]",
