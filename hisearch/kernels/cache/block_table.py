@@ -6,7 +6,7 @@ A block has a slot of its block table and is found by hash. All operations take 
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.core.linked_list import linked_list
+from hisearch.kernels.core.linked_list import linked_list, mover_to_end
 from hisearch.kernels.layout import tiers as tl
 
 #: Knuth's multiplicative hash spreads groups of this many neighbouring keys (a power of two, by its logarithm). Within
@@ -14,6 +14,7 @@ from hisearch.kernels.layout import tiers as tl
 _GOLDEN, _GROUP_BITS = 2654435761, 8
 
 _insert, _remove = linked_list()
+_move_to_end = mover_to_end()
 
 
 @kernel
@@ -136,6 +137,13 @@ def move(sim, v, slot, k):
         return
     take_out(sim, v, slot)
     append(sim, v, slot, k)
+
+
+@kernel
+def move_all(sim, v, first_slot, last_slot):
+    """Put the slots from ``first_slot`` to ``last_slot`` of a list, in their order, at its end."""
+    ends = sim.block_table_rows[v][3 * sim.blocks[v, first_slot].list :]
+    ends[tl.HEAD], ends[tl.TAIL] = _move_to_end(sim.blocks[v], ends[tl.HEAD], ends[tl.TAIL], first_slot, last_slot)
 
 
 @kernel

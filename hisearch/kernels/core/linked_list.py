@@ -50,3 +50,28 @@ def linked_list(previous: str = "prev", following: str = "next") -> tuple[Any, A
         return head, tail
 
     return insert, remove
+
+
+def mover_to_end(previous: str = "prev", following: str = "next") -> Any:
+    """Kernel of such a list: ``move(items, head, tail, first, last)`` puts the items from first to last at its end.
+
+    Returns the new (head, tail).
+    """
+
+    @inlined_kernel
+    def move(items, head, tail, first, last):
+        before = items[first][previous]
+        after = items[last][following]
+        if after >= 0:
+            items[after][previous] = before
+            if before >= 0:
+                items[before][following] = after
+            else:
+                head = after
+            items[tail][following] = first
+            items[first][previous] = tail
+            items[last][following] = -1
+            tail = last
+        return head, tail
+
+    return move

@@ -126,10 +126,10 @@ def begin_store(sim, v, r, begin, end, transfer):
     if sim.offloading.threshold > 0:
         _count_offers(sim, v, end - begin)
     before = chunk_uses.read_flags(sim, r, begin, end)
-    missing = _use_offered(sim, v, r, begin, end)
+    missing, idle = _use_offered(sim, v, r, begin, end)
     if sim.offloading.arc:
         _learn_misses(sim, v, begin, end)
-    fits = _make_space(sim, v, missing)
+    fits = _make_space(sim, v, missing, idle, begin, end)
     if missing > 0 and fits:
         _store(sim, v, r, begin, end, transfer)
     chunk_uses.write_flags(sim, r, before, begin, end)
@@ -144,21 +144,24 @@ def begin_store(sim, v, r, begin, end, transfer):
 
 @kernel
 def _use_offered(sim, v, r, begin, end):
-    """Note that ``r`` offers blocks, whose keys are in ``sim.path``; returns how many are missing and may be stored."""
-    store = sim.stores[v]
-    store.marks += 1
+    """Note that ``r`` offers blocks, whose keys are in ``sim.path``.
+
+    Returns how many are missing and may be stored, and how many are held that could be evicted, were they not offered.
+    """
     missing = 0
+    idle = 0
     for k in range(begin, end):
         key = sim.path[0, k - begin]
         slot = chunk_uses.held(sim, v, key)
         if slot >= 0:
-            sim.blocks[v, slot].group = store.marks
-            if sim.blocks[v, slot].users != chunk_uses.PENDING:
+            users = sim.blocks[v, slot].users
+            if users != chunk_uses.PENDING:
+                idle += users == 0
                 chunk_uses.use_block(sim, v, r, k, begin, slot, chunk_uses.SEEN | chunk_uses.REUSED)
         elif _is_eligible(sim, v, key):
             missing += 1
             chunk_uses.use_block(sim, v, r, k, begin, -1, chunk_uses.SEEN | chunk_uses.MISSING)
-    return missing
+    return missing, idle
 
 
 @kernel
@@ -185,6 +188,7 @@ def _store(sim, v, r, begin, end, transfer):
         block = sim.blocks[v, slot]
         block.users = chunk_uses.PENDING
         block.writer = transfer
+        block.pins = k
         if sim.offloading.arc:
             block_table.append(sim, v, slot, tl.RECENT)
         else:
@@ -221,33 +225,39 @@ def is_copied_by(sim, v, key, transfer):
 
 
 @kernel
-def _next_idle(sim, v, slot):
-    """The first slot from ``slot`` on in its list that may be evicted and was not offered now, or -1."""
-    while slot >= 0 and (sim.blocks[v, slot].users != 0 or sim.blocks[v, slot].group == sim.stores[v].marks):
-        slot = sim.blocks[v, slot].next
+def _next_idle(sim, v, slot, begin, end):
+    """The first slot from ``slot`` on in its list that may be evicted and is not of the offered blocks, or -1."""
+    while slot >= 0:
+        block = sim.blocks[v, slot]
+        if block.users == 0 and not (begin <= block.pins < end and sim.path[0, block.pins - begin] == block.key):
+            break
+        slot = block.next
     return slot
 
 
 @kernel
-def _make_space(sim, v, missing):
-    """Evict for ``missing`` more blocks, but none of those offered now, or nothing; returns whether they fit."""
+def _make_space(sim, v, missing, idle, begin, end):
+    """Evict for ``missing`` more blocks, or nothing; returns whether they fit.
+
+    None of the blocks offered now is evicted, whose keys are in ``sim.path``: ``idle`` of them could be.
+    """
     store = sim.stores[v]
     short = store.held + missing - store.capacity
     if short <= 0:
         return True
-    if short > store.evictable or not _suffices(sim, v, short):
+    if short > store.evictable - idle:
         return False
-    recent = _next_idle(sim, v, block_table.first(sim, v, tl.RECENT))
-    frequent = _next_idle(sim, v, block_table.first(sim, v, tl.FREQUENT))
+    recent = _next_idle(sim, v, block_table.first(sim, v, tl.RECENT), begin, end)
+    frequent = _next_idle(sim, v, block_table.first(sim, v, tl.FREQUENT), begin, end)
     recent_blocks = block_table.size(sim, v, tl.RECENT)
     for _ in range(short):
         if recent >= 0 and (recent_blocks >= np.int64(store.target) or frequent < 0):
-            after = _next_idle(sim, v, sim.blocks[v, recent].next)
+            after = _next_idle(sim, v, sim.blocks[v, recent].next, begin, end)
             _evict(sim, v, recent, tl.RECENT_GHOSTS)
             recent = after
             recent_blocks -= 1
         else:
-            after = _next_idle(sim, v, sim.blocks[v, frequent].next)
+            after = _next_idle(sim, v, sim.blocks[v, frequent].next, begin, end)
             _evict(sim, v, frequent, tl.FREQUENT_GHOSTS)
             frequent = after
     if sim.offloading.arc:
@@ -258,19 +268,6 @@ def _make_space(sim, v, missing):
     store.evictable -= short
     store.held -= short
     return True
-
-
-@kernel
-def _suffices(sim, v, short):
-    """Whether ``short`` blocks may be evicted."""
-    for k in (tl.RECENT, tl.FREQUENT):
-        slot = _next_idle(sim, v, block_table.first(sim, v, k))
-        while slot >= 0:
-            short -= 1
-            if short == 0:
-                return True
-            slot = _next_idle(sim, v, sim.blocks[v, slot].next)
-    return False
 
 
 @kernel

@@ -164,7 +164,6 @@ def insert(sim, v, r, k, slot):
             break
         before = after
     sim.blocks[v, slot].count = offloaded.rank
-    sim.blocks[v, slot].pins = k
     block_table.insert(sim, v, slot, tl.RECENT, before)
 
 
@@ -178,21 +177,7 @@ def finish(sim, v, r):
     if sim.offloading.arc:
         _finish_arc(sim, v, r, trace_node)
     else:
-        block_table.move(sim, v, offloaded.place, tl.RECENT)
-        rank = _next_rank(sim, v)
-        begin = sim.runs[offloaded.uses_head].begin
-        block_table.fill_path(sim, trace_node, begin, sim.runs[offloaded.uses_tail].end)
-        u = offloaded.uses_head
-        while u >= 0:
-            for k in range(sim.runs[u].begin, sim.runs[u].end):
-                slot = held(sim, v, sim.path[0, k - begin])
-                if slot >= 0:
-                    sim.blocks[v, slot].count = rank
-                    block_table.take_out(sim, v, slot)
-                    block_table.insert(sim, v, slot, tl.RECENT, offloaded.place)
-            u = sim.runs[u].next
-        block_table.drop(sim, v, offloaded.place)
-        offloaded.place = -1
+        _finish_lru(sim, v, r, trace_node)
     u = offloaded.uses_head
     while u >= 0:
         after = sim.runs[u].next
@@ -200,6 +185,50 @@ def finish(sim, v, r):
         u = after
     offloaded.uses_head = -1
     offloaded.uses_tail = -1
+
+
+@kernel
+def _finish_lru(sim, v, r, trace_node):
+    """Under lru, ``r``'s blocks move to the end of the order, its first block last.
+
+    Those next to its place that follow each other on its path move together; the others are looked up.
+    """
+    offloaded = sim.offloaded[r]
+    blocks = sim.blocks[v]
+    place, rank = offloaded.place, _next_rank(sim, v)
+    last = place
+    slot = blocks[place].next
+    while slot >= 0 and blocks[slot].count == offloaded.rank:
+        if last != place and blocks[slot].pins != blocks[last].pins - 1:
+            break
+        blocks[slot].count = rank
+        last = slot
+        slot = blocks[slot].next
+    low = blocks[last].pins if last != place else 0
+    high = blocks[blocks[place].next].pins + 1 if last != place else 0
+    block_table.move_all(sim, v, place, last)
+    begin, end = sim.runs[offloaded.uses_head].begin, sim.runs[offloaded.uses_tail].end
+    if begin < low or end > high:
+        block_table.fill_path(sim, trace_node, begin, end)
+        u = offloaded.uses_head
+        while u >= 0:
+            use = sim.runs[u]
+            _renew(sim, v, rank, use.begin, min(use.end, low), begin, last)
+            _renew(sim, v, rank, max(use.begin, high), use.end, begin, place)
+            u = use.next
+    block_table.drop(sim, v, place)
+    offloaded.place = -1
+
+
+@kernel
+def _renew(sim, v, rank, begin, end, path_begin, before):
+    """Give the held ones of blocks ``begin`` to ``end`` a rank, and put them behind slot ``before``, the last first."""
+    for k in range(begin, end):
+        slot = held(sim, v, sim.path[0, k - path_begin])
+        if slot >= 0:
+            sim.blocks[v, slot].count = rank
+            block_table.take_out(sim, v, slot)
+            block_table.insert(sim, v, slot, tl.RECENT, before)
 
 
 @kernel
