@@ -205,9 +205,50 @@ def reuse_under_pressure() -> System:
     )
 
 
+def shared_store_of_idle_workers() -> System:
+    """A worker waits for a block that the other, which has nothing to do, is copying to the store of both."""
+    shape = TraceShape(
+        requests=5, rate_rps=5.0, prompt_tokens=20, output_tokens=8, shared_prefixes=3, follow_up=0.6, fork=0.1,
+        same_time=0.1, repeat=0.0,
+    )  # fmt: skip
+    return _on_one_request(
+        shape, 150, OffloadConfig(64, CopyLaw(0.0, 4e-6), CopyLaw(0.0, 0.0)), workers=2, overlap=False
+    )
+
+
+def flush_without_a_batch() -> System:
+    """A pass that forms no batch waits for copies; a request comes meanwhile."""
+    shape = TraceShape(
+        requests=5, rate_rps=5.0, prompt_tokens=150, output_tokens=8, shared_prefixes=3, follow_up=0.3, fork=0.1,
+        same_time=0.1, repeat=0.0,
+    )  # fmt: skip
+    return _on_one_request(
+        shape, 300, OffloadConfig(300, CopyLaw(0.0, 0.001), CopyLaw(0.0, 0.0)), workers=1, overlap=True
+    )
+
+
+def _on_one_request(
+    shape: TraceShape, capacity_tokens: int, offload: OffloadConfig, *, workers: int, overlap: bool
+) -> System:
+    """vLLM 0.33.0 with one running request at a time; workers share their store."""
+    engine = EngineSpec(name="vllm", version="0.33.0", page_tokens=1, max_running_requests=1, chunk_tokens=16)
+    return System(
+        seed=0,
+        engine=engine.model_copy(update={"overlap": overlap}),
+        capacity_tokens=capacity_tokens,
+        workers=workers,
+        sharing=workers,
+        shape=shape,
+        rugged=False,
+        offload=offload,
+    )
+
+
 @examples(200)
 @given(system=offload_systems(), uses=st.sampled_from([1, 3, 20, 4096]))
 @example(system=reuse_under_pressure(), uses=4096)
+@example(system=shared_store_of_idle_workers(), uses=4096)
+@example(system=flush_without_a_batch(), uses=4096)
 def test_offloading_equals_its_reference(system: System, uses: int) -> None:
     with mock.patch.object(offload_arrays, "USES", uses):
         _assert_same_without_log(system, _assert_equal(system))

@@ -256,7 +256,9 @@ class Cluster:
         if not self.awake[worker]:
             self.awake[worker] = True
             self.naps[worker] = None
-            heapq.heappush(self.events, (now, _PASS, worker))
+            # A pass without a batch may hold an engine too.
+            held_s = getattr(self.engines[worker], "held_s", 0.0)
+            heapq.heappush(self.events, (max(now, held_s), _PASS, worker))
 
     def _plan_follow_ups(self, index: int, now: float) -> None:
         ready = [self.pool.popleft()] if self.pool else self.follow_ups.get(index, [])

@@ -174,7 +174,7 @@ def _go_idle(sim, w, now, preempted):
     time = la.FOREVER_S
     if again:
         time = now
-    elif worker.waiting + connector.skipped + worker.running > 0:
+    elif worker.waiting + connector.skipped + worker.running > 0 or sim.offloading.workers_per_store > 1:
         time = transfers.next_end_s(sim, w)
     if time < la.FOREVER_S:
         worker.phase = la.FORMING
@@ -223,6 +223,7 @@ def form(sim, w, now):
         transfers.begin_loads(sim, w, max(ready_s, worker.newest_end_s))
         vllm.skip_decode(sim, w)
         if worker.outstanding == 0:
+            connector.held_s = _held_s(sim, now, ready_s)
             _go_idle(sim, w, ready_s, preempted)
             return
         chunk_offload.look(sim, w, ready_s, chunk_offload.ROWS * w + chunk_offload.EMPTY_ROW)

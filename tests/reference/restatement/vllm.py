@@ -466,7 +466,7 @@ def drive(worker: VllmWorker, requests: list[Request]) -> Recording:
         step = worker.form(now)
         if step is not None:
             steps.append(step)
-            now = max(now, worker.held_s)
+        now = max(now, worker.held_s)
         if worker.outstanding:
             if step is None or len(worker.outstanding) == worker.most_outstanding:
                 now = max(now, worker.outstanding[0].step.end_s)
@@ -477,7 +477,7 @@ def drive(worker: VllmWorker, requests: list[Request]) -> Recording:
                 events.append(worker.look_again_s)
             if not events:
                 raise StuckError("requests wait for what never comes")
-            now = min(events)
+            now = max(now, min(events))
     return Recording(steps, worker.first_token_s, worker.finish_s, worker.reused_tokens)
 
 
