@@ -113,7 +113,12 @@ def compare_runs(a: str | Path | StudyResult, b: str | Path | StudyResult) -> Co
     trials = [_highlighted(result) for result in results]
     worlds = [result.simulation.world for result in results]
     sides = [
-        _Simulated(result.replay_of(trial), str(result.run_dir), [_Conditions(world.trace, world.seed, world.load)])
+        _Simulated(
+            result.replay_of(trial),
+            str(result.run_dir),
+            [_Conditions(world.trace, world.seed, world.load)],
+            None if result.recommendation is None or result.confidence is None else result.confidence.chance,
+        )
         for result, trial, world in zip(results, trials, worlds, strict=True)
     ]
     same = len({(world.trace.digest, world.seed, world.load) for world in worlds}) == 1
@@ -189,11 +194,15 @@ class _ScoredRun:
 
 @dataclass(frozen=True)
 class _Simulated:
-    """One side: a deployment, and a simulation under each of the conditions. source: what it was loaded from."""
+    """One side: a deployment, and a simulation under each of the conditions.
+
+    source: what it was loaded from. chance: as of ``Side``.
+    """
 
     replay: Replay
     source: str
     conditions: Sequence[_Conditions]
+    chance: float | None = None
 
     @cached_property
     def runs(self) -> list[_ScoredRun]:
@@ -220,7 +229,7 @@ class _Simulated:
 
         score, name = self.runs[0].score, Path(self.source).name
         slo, verdict = (score.slo, score.feasible) if has_slo else ((), None)
-        return Side(name, self.source, describe(self.replay.deployment), slo, verdict)
+        return Side(name, self.source, describe(self.replay.deployment), slo, verdict, self.chance)
 
     def means_without_transfers(self) -> tuple[MeanTimes, float] | None:
         """Mean times without transfers, and seconds that transfers add to their sum; None where no log can be kept."""

@@ -163,7 +163,7 @@ def _served(resolved: ResolvedStudy, chosen: Trial, profile: LatencyProfileSpec)
     """The errors of served runs like ``chosen``: of the pool with the widest TTFT error."""
     from hisearch.latency.served_errors import plain_name, served_errors
 
-    if profile.laws is None:
+    if profile.laws is None or profile.evidence == "transferred":
         return None
     model, each_its_own = plain_name(resolved.model.spec.huggingface_id), resolved.profile.spec.estimator == "auto"
     pool_errors = []

@@ -35,8 +35,8 @@ app = typer.Typer(
     cls=ReportingGroup,
     help="Find the LLM-serving deployment to buy, and how to configure it, by simulation. No GPU needed.",
     epilog="Catalogue names are accepted wherever a path is. Exit codes: 0 done, 1 error, 2 usage, 97 verify: the "
-    "measured trial misses the SLO, 98 verify: measured and predicted differ, 99 nothing meets the SLO, 130 and 143 "
-    "interrupted. HISEARCH_DEBUG=1 shows where an error came from.",
+    "measured trial misses the SLO, 98 verify: measured and predicted differ, 99 nothing meets the SLO, or as likely "
+    "as was asked, 130 and 143 interrupted. HISEARCH_DEBUG=1 shows where an error came from.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -19,6 +19,7 @@ from hisearch.hardware.prices import CostBreakdown
 from hisearch.report.data.closeup import SHARES
 from hisearch.report.figures.closeup_drawings import first_break
 from hisearch.report.pages.page import growth
+from hisearch.score.quantities import significant
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.model.trial import Trial
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
@@ -58,7 +59,10 @@ def test_one_headroom_is_told_everywhere(result: StudyResult) -> None:
     assert [term.holds for term in data.breaks] == [False] * len(data.breaks) != []
     load, missed = f"{known.load:.3g}", f"{known.infeasible_load:.3g}"
     (fact,) = growth(data)
-    assert (fact.value, fact.meaning[: 3 + len(missed)]) == (f"{load} ×", f"at {missed}")
+    assert data.rates is not None
+    assert fact.value == significant(known.load * data.rates.mean_rps)
+    assert fact.meaning.startswith(f"{load} × this load")
+    assert f"; at {missed} × " in fact.meaning
     assert first_break(data).startswith(f"Every term holds up to {load} times the study's load; at {missed} times, ")
     assert to_dict(result)["recommendation"]["capacity"] == known
     stored = json.loads((result.run_dir / "confidence.json").read_text())["headroom"]

@@ -93,7 +93,7 @@ def test_the_first_term_to_break_is_named(build_input: Any, build_closeup: Any) 
 
 def test_how_far_the_load_may_grow(build_input: Any) -> None:
     (fact,) = growth(build_input())
-    assert fact == ("Holds up to", "1 ×", "this load", "at 1.5 × TPOT p99 breaks")
+    assert fact == ("As simulated holds up to", "1 ×", "this load", "at 1.5 × TPOT p99 breaks")
     assert growth(build_input(headroom=Capacity(3.0, 1.0, math.inf, 4)))[0].value == "≥ 3 ×"
     assert growth(build_input(headroom=None)) == ()
     assert growth(build_input(headroom=Capacity(0.0, 0.0, 0.5, 4))) == ()
@@ -104,7 +104,7 @@ def test_loads_in_requests_per_second(build_input: Any, build_closeup: Any) -> N
     closeup = replace(build_closeup(), rates=rates)
     (fact,) = growth(build_input(closeup=closeup, headroom=Capacity(1.5, 1.0, 2.0, 4)))
     assert fact == (
-        "Holds up to",
+        "As simulated holds up to",
         "27.3",
         "requests/s",
         "1.5 × this load, which is 18.2 on average, 21.5 in the busiest 60 s; at 2 × the SLO breaks",
@@ -113,8 +113,8 @@ def test_loads_in_requests_per_second(build_input: Any, build_closeup: Any) -> N
         ("Load", "18.2", "requests/s", "on average, 21.5 in the busiest 60 s"),
     )
     assert load_words(build_input(closeup=closeup, headroom=Capacity(3.0, 1.0, math.inf, 4))) == (
-        "18.2 requests/s on average, 21.5 in the busiest 60 s. The SLO holds up to 54.6 requests/s at least "
-        "(3 × this load)."
+        "18.2 requests/s on average, 21.5 in the busiest 60 s. As simulated, the SLO holds up to 54.6 requests/s at "
+        "least (3 × this load)."
     )
     assert load_words(build_input()) == ""
 

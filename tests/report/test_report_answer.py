@@ -255,7 +255,7 @@ def test_the_band_of_a_threshold_is_what_the_draws_put_on_it(build_input: Any) -
     assert bands["Decode slower"] == (pytest.approx(left, abs=0.6), pytest.approx(100 - left, abs=0.6))
     assert bands["Host work slower"] == (50.0, 0.0)
     assert bands["More load"] == (None, None)
-    assert "Grey: 90 % of the draws." in render(build_input(confidence=known))
+    assert "Grey: 90 % of the draws." in render(build_input(confidence=known)).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_the_front_shows_price_latency_goodput_and_chance_before_settings(build_input: Any) -> None:

@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisearch.score.terms import TermCheck
+from hisearch.score.terms import OVER_WINDOW, RejectionCheck, TermCheck
 from hisearch.search.confidence.assessment import Assessor
 from hisearch.search.confidence.assurance import WRONGLY, Assured, Likelihood, Walk, few_of, first_of
+from hisearch.search.confidence.beside import draws_over_window, likeliest_for_less
 from hisearch.search.confidence.chance_constrained import ChanceConstrained, find_chance_constrained
 from hisearch.search.confidence.conclusion_words import format_chance_constrained
 from hisearch.search.confidence.uncertainty import factors_of
 from hisearch.search.evaluate.runner import TrialRunner
+from hisearch.search.model.deployments import hardware
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.trial import Trial, price_of
 from hisearch.search.select.recommend import recommend
@@ -114,7 +116,7 @@ def test_l6_workers_change_nothing() -> None:
 def test_a_limit_ends_it_and_is_said() -> None:
     outcome, assessor, _ = walked(0.97, limit=8)
     assert outcome.trial is None
-    assert outcome.spent
+    assert outcome.ended == "simulations"
     assert assessor.simulations <= DRAWS + 16
 
 
@@ -131,7 +133,7 @@ def test_where_nothing_is_likely_enough_none_is_found() -> None:
     never = Likelihood(Never(uncertainty(8), slower), 0.9, 10_000, runner.trials[0])
     outcome = Walk(problem, runner, never).run()
     assert outcome.trial is None
-    assert not outcome.spent
+    assert not outcome.ended
     assert outcome.looked_at >= 2
 
 
@@ -145,7 +147,7 @@ def test_in_any_order_the_first_that_is_likely_enough_is_found(order: list[int],
     assessor.assess([first], [DRAWS], 0.9)
     outcome = first_of(runner.trials, Likelihood(assessor, at_least, 10_000, first))
     assert outcome.trial == next((t for t in runner.trials if share(t.deployment) >= at_least), None)
-    assert not outcome.spent
+    assert not outcome.ended
 
 
 def test_what_was_chosen_by_its_draws_looks_likelier_there_than_under_fresh_ones() -> None:
@@ -206,3 +208,34 @@ def test_it_is_not_looked_for_where_the_recommendation_is_likely_enough_and_says
     assert none is not None
     assert format_chance_constrained(none, best).startswith("Nothing that was simulated has a wider margin")
     assert format_chance_constrained(None, best) == ""
+
+
+def test_the_likeliest_for_less_is_found_among_different_workers() -> None:
+    """Rejected ones have had few draws each; the closest get all of them, one of each kind and number of workers."""
+    outcome, assessor, runner = walked(0.97)
+    assert outcome.trial is not None
+    likelihood = Likelihood(assessor, 0.97, 10_000, runner.trials[0])
+    for trial in runner.trials:
+        if trial.meets_slo and price_of(trial) < price_of(outcome.trial):
+            likelihood.enough(trial)
+    closest = likelihood.likeliest_rejected(price_of(outcome.trial), 4)
+    assert len({hardware(trial.deployment) for trial in closest}) == len(closest) > 0
+    between = likeliest_for_less(
+        likelihood, runner.trials[0], outcome.trial, lambda trial: assessor.assess([trial], [DRAWS], 0.9)[0]
+    )
+    best = max(share(trial.deployment) for trial in closest)
+    assert between is None or between.assessment.all_terms == pytest.approx(best)
+
+
+@pytest.mark.parametrize(("over", "counted"), [(0, 0), (6, 0), (7, 7), (64, 64)])
+def test_where_the_window_rejects_too_many_no_deployment_is_looked_for(over: int, counted: int) -> None:
+    class Rejecting(Assessor):
+        def known(self, deployment, numbers):  # type: ignore[no-untyped-def]
+            return [
+                Evaluation({}, (RejectionCheck(0.01, 1000, {OVER_WINDOW: 11 if n < over else 10}),), n >= over)
+                for n in numbers
+            ]
+
+    runner = TrialRunner(FakeEvaluator(), BudgetSpec(simulations=40, seconds=1e6))
+    runner.run([Job(1, make_deployment("fast", 6), {})])
+    assert draws_over_window(Rejecting(uncertainty(64), slower), runner.trials[0], 64, 0.9) == counted

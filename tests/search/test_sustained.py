@@ -47,7 +47,7 @@ def deployment_of(
         {
             "model": study.resolved.model_name,
             "profile": study.resolved.profile.name,
-            "router": {"policy": "power_of_two"},
+            "router": {"policy": "round_robin"},
             "pools": [pool],
         }
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from hisearch.search.confidence.uncertainty import (
 from hisearch.search.records.journal import Journal
 from hisearch.search.select.rivals import rivals
 from hisearch.search.stages.ending import ON_ANOTHER_DAY
-from hisearch.specs.wording import format_percent
+from hisearch.specs.wording import format_percent, listed
 from hisearch.traces.changes.bootstrap import describe_schemes, session_table
 
 if TYPE_CHECKING:
@@ -97,11 +97,12 @@ def conclude_study(
         outcome, conclusion = conclude(problem, runner, outcome, assessor, question)
     if conclusion is not None:
         best = outcome.recommendation.trial if outcome.recommendation is not None else None
-        record = to_dict(conclusion, format_varied(resolved, uncertainty, best))
+        drawn = {} if best is None else _drawn(simulation, best, uncertainty, settings.level)
+        served = best is not None and _goes_by_served(simulation, best)
+        record = to_dict(conclusion, format_varied(resolved, uncertainty, best, drawn if served else {}))
         if best is not None and settings.what_if and not assessor.out_of_time:
             record["bandwidths"] = [asdict(win) for win in _bandwidths(simulation, outcome, best)]
-        if best is not None:
-            record["drawn"] = _drawn(simulation, best, uncertainty, settings.level)
+        record["drawn"] = drawn
         record["unchecked"] = _unchecked(settings.seconds) if assessor.timed_out else ""
         write_text(folder / CONFIDENCE, json.dumps(record, indent=2, allow_nan=False) + "\n")
     return outcome
@@ -114,6 +115,11 @@ def _drawn(simulation: Simulation, best: Trial, uncertainty: Uncertainty, level:
         regime: [min(drawn[regime][0] for drawn in ranges), max(drawn[regime][1] for drawn in ranges)]
         for regime in ranges[0]
     }
+
+
+def _goes_by_served(simulation: Simulation, best: Trial) -> bool:
+    """Whether draws of step times go by the errors of served runs, and not by those of steps alone."""
+    return any(pool.plan.costs.served is not None for pool in simulation.fleet(best.deployment).pools)
 
 
 def _unchecked(seconds: float) -> str:
@@ -165,13 +171,21 @@ def price_ranges(resolved: ResolvedStudy, simulation: Simulation) -> tuple[Price
     return tuple(ranges)
 
 
-def format_varied(resolved: ResolvedStudy, uncertainty: Uncertainty, best: Trial | None) -> list[str]:
-    """The inputs that draws of ``best`` vary, as text."""
+def format_varied(
+    resolved: ResolvedStudy, uncertainty: Uncertainty, best: Trial | None, drawn: Mapping[str, Sequence[float]]
+) -> list[str]:
+    """The inputs that draws of ``best`` vary, as text.
+
+    drawn: by regime, the interval of the factors on step times where these go by served runs; else empty.
+    """
     profile = profile_note(resolved, best)
-    steps = (
-        f"the stated error of the step times ({format_percent(profile.relative_error, 1)}, median, of profile "
-        f"{profile.name}; regimes correlated at {uncertainty.correlation:g})"
-    )
+    level = format_percent(resolved.study.confidence.level)
+    if drawn:
+        spans = listed([f"{name} by {drawn[name][0]:.2f} to {drawn[name][1]:.2f}" for name in ("prefill", "decode")])
+        error = f"the errors of served runs ({spans} in {level} of the draws"
+    else:
+        error = f"the stated error of the step times ({format_percent(profile.relative_error, 1)}, median"
+    steps = f"{error}; of profile {profile.name}; regimes correlated at {uncertainty.correlation:g})"
     items = [price.item for price in uncertainty.prices]
     prices = [f"ranges of the prices of {', '.join(items)}"] if items else []
     return [steps, describe_schemes(uncertainty.sessions), *prices]

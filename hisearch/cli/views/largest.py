@@ -131,7 +131,10 @@ def _chances(sure: AssuredRate) -> str:
     edge = "" if sure.at_edge is None else f"{_held(sure.at_edge, sure)} draws of step times hold that, "
     if sure.rate_rps > 0.0:
         ended = f" (not refined{_ENDED_EARLY[sure.ended]})" if sure.ended else ""
-        return f"{edge}{_held(sure.probability, sure)} hold the rate above{ended}"
+        hold = f"{edge}{_held(sure.probability, sure)} hold the headline's rate{ended}"
+        return (
+            f"{hold}. Each draw is one steady state: `size --rate` draws traffic and prices too, and may ask for more"
+        )
     if sure.ended:
         return f"{edge}which rate {format_percent(sure.at_least)} hold was not found{_ENDED_EARLY[sure.ended]}"
     return f"{edge}{format_percent(sure.at_least)} hold no rate"

@@ -19,7 +19,7 @@ from hisearch.report.words.cautions import PROVISIONAL, may_miss, shortcoming, v
 from hisearch.report.words.templating import text
 from hisearch.report.words.terms import far_off, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
-from hisearch.score.terms import name_of
+from hisearch.score.terms import TermCheck, name_of
 from hisearch.search.model.deployments import describe, describe_each, format_devices, hardware
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import describe_miss
@@ -30,7 +30,7 @@ from hisearch.specs.wording import format_percent, listed
 FRONT_ROWS = 5
 
 #: The table's words, for those who see them for the first time.
-_WORDS = "TTFT: time to the first token. TPOT: time per token after it. p99: 99 of 100 requests are no slower."
+_WORDS = "TTFT: time to the first token. TPOT: time per token after it. {0}: {1} of 100 requests are no slower."
 
 
 def show(result: StudyResult, verbose: bool = False) -> None:
@@ -61,7 +61,9 @@ def _show_answer(result: StudyResult) -> None:
     elif known is not None and known.chance is not None and not may_miss(known):
         output.say(text("cautions", "chance", known))
     _show_terms(result, recommendation.trial)
-    output.say(_WORDS)
+    if label := next((check.label for check in recommendation.trial.slo if isinstance(check, TermCheck)), ""):
+        percent = label.rpartition("_")[2]
+        output.say(_WORDS.format(percent, percent.removeprefix("p")))
     output.heading("Instead of it")
     rows = [(trade.role, trade.hardware or "-", trade.change, trade.effect) for trade in trades(report)]
     output.table(("", "deployment", "USD/hour", "what it gives or takes"), rows)

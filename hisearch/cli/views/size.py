@@ -13,6 +13,7 @@ from hisearch.api.studies.size import next_cheaper
 from hisearch.cli import output
 from hisearch.cli.views import run as run_view
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows
+from hisearch.report.data.confidence import Confidence
 from hisearch.report.pages.page import availability, idle_accelerators
 from hisearch.report.words.cautions import PROVISIONAL, shortcoming, verdict_of
 from hisearch.report.words.terms import far_off, term_lines
@@ -160,16 +161,44 @@ def _shortfall(result: StudyResult, required: float) -> str:
     if known is not None and known.satisfied is False and known.unchecked:
         return f"; the search for one with the {required * 100:g} % that are required was ended by its time"
     if known is not None and known.satisfied is False:
-        return f"; nothing found has the {required * 100:g} % that are required"
+        return _unsatisfied(known, required)
     nominal = known.nominal if known is not None else None
     if nominal is None:
         return ""
     rows = [priced for priced in (known.between if known is not None else None, nominal) if priced is not None]
-    return ". Cheaper, but " + "; ".join(
+    cheaper = ". Cheaper, but " + "; ".join(
         f"{_below(row.chance, required)}: {_short(result, result.trial(row.trial).deployment)} at "
         f"{usd(row.usd_per_hour)} per hour"
         for row in rows
     )
+    close = [row for row in rows if row.chance_range is not None and row.chance_range[1] >= required]
+    if not close:
+        return cheaper
+    draws = close[0].draws
+    return f"{cheaper}. {draws} draws do not tell the first of these from {format_percent(required)} for sure"
+
+
+#: What ended the search for a probability -> its words.
+_ENDED = {
+    "simulations": "its limit on simulations (spec.confidence.search)",
+    "seconds": "its time (spec.confidence.seconds)",
+    "deployments": "its limit on new deployments",
+    "interrupted": "an interrupt",
+}
+
+
+def _unsatisfied(known: Confidence, required: float) -> str:
+    """Why nothing with the required probability was found."""
+    search, sure = known.search, f"the {required * 100:g} % that are required"
+    if search is not None and search.over_window:
+        return (
+            f"; no deployment can have {sure}: in {search.over_window} of {known.draws} draws the model's window alone "
+            "rejects too many requests"
+        )
+    if search is not None and search.ended in _ENDED:
+        looked_at = counted(search.looked_at, "deployment")
+        return f"; the search for one with {sure} was ended by {_ENDED[search.ended]}, after {looked_at}"
+    return f"; nothing found has {sure}"
 
 
 def _below(chance: float, required: float) -> str:
@@ -193,7 +222,7 @@ def _headroom(result: StudyResult, asked: Asked) -> str:
         return "not known for a fixed number of users; ask again with more"
     if capacity is None or capacity.load <= 0:
         return "larger rates were not tried"
-    text = f"holds up to {capacity.load:.3g} × this rate ({capacity.load * rate:.3g} requests/s)"
+    text = f"as simulated, holds up to {capacity.load:.3g} × this rate ({capacity.load * rate:.3g} requests/s)"
     if capacity.queue_growth_rps > 0:
         growth = f"{capacity.queue_growth_rps:.2g} requests a second"
         return f"{text}; at {capacity.infeasible_load:.3g} × the queue grows by {growth}"

@@ -131,6 +131,7 @@ class Side:
     description: str
     slo: tuple[Check, ...]
     feasible: bool | None
+    chance: float | None = None
 
 
 @dataclass(frozen=True)

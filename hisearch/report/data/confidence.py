@@ -104,6 +104,20 @@ class Misses:
 
 
 @dataclass(frozen=True)
+class Search:
+    """The search for the required probability.
+
+    ended: what ended it early, "" where nothing did. over_window: draws in which the model's window alone rejects too
+    many requests, where these are too many.
+    """
+
+    looked_at: int = 0
+    simulations: int = 0
+    ended: str = ""
+    over_window: int = 0
+
+
+@dataclass(frozen=True)
 class Confidence:
     """terms: label -> probability, 0 to 1. intervals: metric -> (low, high).
 
@@ -119,6 +133,7 @@ class Confidence:
     bandwidths: at which attached devices that were not chosen would win. unchecked: that wall time ended these
     checks, as a sentence, or "". misses: draws behind ``chance`` that miss, None where none does or that is not known.
     drawn: interval of the factors on step times, by regime; empty without draws, and in folders of earlier versions.
+    search: for the required probability, None where the first choice has it or none is required.
     """
 
     terms: Mapping[str, _Probability] = field(default_factory=dict)
@@ -148,6 +163,7 @@ class Confidence:
     lasts: bool | None = None
     misses: Misses | None = None
     drawn: Mapping[str, _Interval] = field(default_factory=dict)
+    search: Search | None = None
 
     def chance_of(self, trial: int, recommended: int | None) -> Chance | None:
         """The probability of a trial, from most draws; None where it was not looked into."""

@@ -29,7 +29,7 @@ _REGIMES = {"Prefill slower": "prefill", "Decode slower": "decode", "Host work s
 class Swing(NamedTuple):
     """An estimate. threshold: the change at which the answer changes, as text; then: what happens, as text.
 
-    left, width: of the bar, in per cent of the axis. open: nothing changes as far as was tried. drawn_left,
+    left, width: of the bar, in per cent of the axis. open: it goes on beyond its end. drawn_left,
     drawn_width: of the interval that draws put on the estimate; None where they do not, or that is not known.
     """
 
@@ -95,7 +95,7 @@ def _swing(group: str, name: str, then: str, change: float, is_open: bool, end: 
     left = 50.0 if change >= 0 else 50.0 - width
     text = format_percent(change, 1 if abs(change) < 0.1 else 0, signed=True)
     threshold = f"beyond {text}" if is_open else text
-    return Swing(group, name, threshold, then, round(left, 2), round(width, 2), is_open)
+    return Swing(group, name, threshold, then, round(left, 2), round(width, 2), is_open or abs(change) > end)
 
 
 def _drawn(swing: Swing, drawn: Mapping[str, tuple[float, float]], end: float) -> Swing:

@@ -120,11 +120,12 @@ def growth(data: ReportInput) -> tuple[Fact, ...]:
     else:
         missed = listed([line.term for line in term_lines(data.breaks)]) or "the SLO"
         at_least, ends = "", f"at {known.infeasible_load:.3g} × {missed} breaks"
+    name = "As simulated holds up to"
     if rates is None:
-        return (Fact("Holds up to", f"{at_least}{known.load:.3g} ×", "this load", ends),)
+        return (Fact(name, f"{at_least}{known.load:.3g} ×", "this load", ends),)
     largest = f"{at_least}{significant(known.load * rates.mean_rps)}"
     now = f"{known.load:.3g} × this load, which is {significant(rates.mean_rps)} {_busiest(rates)}"
-    return (Fact("Holds up to", largest, "requests/s", f"{now}; {ends}"),)
+    return (Fact(name, largest, "requests/s", f"{now}; {ends}"),)
 
 
 def _busiest(rates: Rates) -> str:
@@ -141,7 +142,7 @@ def load_words(data: ReportInput) -> str:
         return words
     beyond = " at least" if math.isinf(known.infeasible_load) else ""
     holds = f"{significant(known.load * data.rates.mean_rps)} requests/s{beyond} ({known.load:.3g} × this load)"
-    return f"{words} The SLO holds up to {holds}."
+    return f"{words} As simulated, the SLO holds up to {holds}."
 
 
 #: Metric -> name, format, unit, meaning.

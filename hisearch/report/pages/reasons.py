@@ -15,7 +15,7 @@ from hisearch.score.quantities import UNDEFINED, quantity, usd
 from hisearch.score.stated import LATENCIES
 from hisearch.search.model.deployments import describe_each, hardware
 from hisearch.search.model.trial import Trial, metric_of, price_of
-from hisearch.search.select.rivals import Rival
+from hisearch.search.select.rivals import Rival, hardware_kind
 from hisearch.specs.wording import capitalised
 
 #: Cheaper trials that miss the SLO, at most, on the ladder of prices.
@@ -217,14 +217,18 @@ def _wins(rival: Rival, trial: Trial, data: ReportInput) -> str:
     if not trial.feasible:
         return violation_of(trial) or "misses the SLO"
     assert data.recommendation is not None
+    likely = _likely_win(rival, data)
     if not rival.item:
         cheaper = price_of(trial) <= price_of(data.recommendation.trial)
         if not cheaper:
-            return "by no price of its own"
-        chance = chance_of(trial.number, data)
-        if chance is None:
-            return "costs no more; how likely it is to hold was not looked into"
-        return f"costs no more; {format_chance(chance)} likely to hold"
+            return likely or "by no price of its own"
+        chance = _chance_of_like(trial, data)
+        costs = "costs no more; how likely it is to hold was not looked into"
+        if chance is not None:
+            costs = f"costs no more; {format_chance(chance)} likely to hold"
+        return f"{costs}; {likely}" if likely else costs
+    if likely:
+        return likely
     wins = f"not even with {rival.item} for nothing"
     if rival.win_usd is not None:
         unit = rival.unit.partition("/")[2].replace("/", " and ")
@@ -236,6 +240,38 @@ def _wins(rival: Rival, trial: Trial, data: ReportInput) -> str:
         elif win.hardware == rival.hardware:
             wins += f"; not with {win.most:g} times its bandwidth either"
     return wins
+
+
+def _chance_of_like(trial: Trial, data: ReportInput) -> Chance | None:
+    """The probability of a trial, else of one on as many of the same accelerators for the same price."""
+    alike = [
+        t
+        for t in data.trials
+        if price_of(t) == price_of(trial) and hardware(t.deployment) == hardware(trial.deployment)
+    ]
+    chances = (chance_of(other.number, data) for other in (trial, *alike))
+    return next((chance for chance in chances if chance is not None), None)
+
+
+def _likely_win(rival: Rival, data: ReportInput) -> str:
+    """The price of its accelerator at which a deployment of the hardware is cheaper that a few draws leave likely."""
+    known = data.confidence.sensitivity.get("prices") if data.confidence is not None else None
+    by_number = {trial.number: trial for trial in data.trials}
+    for row in known or ():
+        trial = by_number.get(row.get("trial"))
+        if (
+            trial is None
+            or row.get("dearer")
+            or not row.get("draws")
+            or hardware_kind(trial.deployment) != rival.hardware
+        ):
+            continue
+        draws = f"holds in {row['held']} of {row['draws']} draws"
+        return (
+            f"{row['item']} at {usd(float(row['usd']))} or less, now {usd(float(row['now_usd']))}: "
+            f"{hardware(trial.deployment)} {draws}"
+        )
+    return ""
 
 
 def _roles(data: ReportInput) -> dict[int, list[str]]:

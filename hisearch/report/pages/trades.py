@@ -162,7 +162,9 @@ def _trade(role: Role, trial: Trial | None, data: ReportInput) -> Trade:
         effect(trial, data),
         hardware(trial.deployment),
         describe(trial.deployment),
-        verdict_on(trial.feasible, chance_of(trial.number, data)),
+        verdict_on(
+            trial.feasible, chance_of(trial.number, data), chances_known=chance_of(_best(data).number, data) is not None
+        ),
     )
 
 
@@ -185,7 +187,10 @@ def _reason_for_none(role: Role, data: ReportInput) -> str:
         known = data.confidence.chance if data.confidence is not None else None
         if known is None:
             return "How likely it holds was not looked into." if data.so_far is None else "Follows when the study ends."
-        return "None found." if known < SURE else f"Not needed: it holds with {format_percent(known)}."
+        if known >= SURE:
+            return f"Not needed: it holds with {format_percent(known)}."
+        satisfied = data.confidence is not None and data.confidence.satisfied
+        return "Not looked for: it is as likely as was required." if satisfied else "None found."
     if role == "faster":
         return "No faster one was found."
     less = any(trial.comparable and price_of(trial) < price_of(_best(data)) for trial in data.trials)
@@ -229,6 +234,8 @@ def _effect_of_faster(trial: Trial, data: ReportInput) -> str:
     shown, metric = quantity(latency), metric_of(latency)
     best = _best(data)
     text = f"{shown.label} {shown.show(trial.metrics[metric])}, not {shown.show(best.metrics[metric])}"
+    if chance := format_chance(chance_of(trial.number, data)):
+        text += f"; {chance} likely to hold the SLO"
     if price_of(trial) == price_of(best) and trial.worst_margin < best.worst_margin:
         return f"{text}; {percent(trial.worst_margin)} of its tightest bound left, not {percent(best.worst_margin)}"
     return text

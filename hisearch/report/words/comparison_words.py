@@ -140,7 +140,9 @@ def summary(comparison: Comparison) -> str:
     verdicts = [verdict(side) for side in (comparison.a, comparison.b)]
     total = sum(part.difference_s for part in comparison.parts)
     cost = comparison.figure("usd_per_hour")
-    return text("comparison", "summary", verdicts, cost, _speeds(comparison), _main_parts(comparison, total), total)
+    chances = [side.chance for side in (comparison.a, comparison.b)]
+    parts = _main_parts(comparison, total)
+    return text("comparison", "summary", verdicts, chances, cost, _speeds(comparison), parts, total)
 
 
 def _speeds(comparison: Comparison) -> dict[str, list[Any]]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from hisearch.search.confidence.assessment import BATCH, Assessor
 from hisearch.search.evaluate.runner import TrialRunner
-from hisearch.search.model.deployments import parameters_of, width_of_formats
+from hisearch.search.model.deployments import hardware, parameters_of, width_of_formats
 from hisearch.search.model.growth import most_replicas, with_replicas
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
@@ -33,18 +33,28 @@ from hisearch.search.select.recommend import cheapest
 WRONGLY = 0.01
 
 
+#: Most new deployments that a walk up the prices may simulate, beyond the search's budget.
+GROWN = 64
+
+#: What stops a runner -> what that ends a walk by.
+_LIMITS = {"simulations": "deployments"}
+
+
 @dataclass(frozen=True)
 class Assured:
     """Result of a walk.
 
     trial: the first that is likely enough, or None. looked_at: deployments simulated under draws. simulations: under
-    draws. spent: their limit, or the search's seconds, ended the walk.
+    draws. ended: what ended the walk early: "simulations" (the limit on them), "seconds", "deployments" (that on new
+    ones) or "interrupted"; "" where nothing did. over_window: draws in which the model's window alone rejects more
+    requests than the SLO allows, whatever is deployed; 0 where such draws are few enough.
     """
 
     trial: Trial | None
     looked_at: int
     simulations: int
-    spent: bool = False
+    ended: str = ""
+    over_window: int = 0
 
 
 class Likelihood:
@@ -96,14 +106,27 @@ class Likelihood:
                 return False
         return True
 
-    def likeliest_rejected(self, usd: float) -> Trial | None:
-        """Of what was rejected and costs less than ``usd``, that which missed the least share of its draws."""
-        less = [row for row in self._shares if row[1] < usd]
-        return min(less, key=lambda row: row[:3], default=(0.0, 0.0, 0, None))[3]
+    def likeliest_rejected(self, usd: float, most: int) -> list[Trial]:
+        """Of what was rejected and costs less than ``usd``, those that missed the least shares of their draws.
 
-    def assured(self, trial: Trial | None, spent: bool = False) -> Assured:
+        Rejected ones have had few draws, the hardest first: the shares only roughly order them. Of equal shares wider
+        margins come first; of deployments with the same workers, one is taken.
+        """
+        less = [row for row in self._shares if row[1] < usd]
+        ordered = sorted(less, key=lambda row: (row[0], -row[3].worst_margin, *row[1:3]))
+        by_workers: dict[str, Trial] = {}
+        for *_, trial in ordered:
+            by_workers.setdefault(hardware(trial.deployment), trial)
+        return list(by_workers.values())[:most]
+
+    def assured(self, trial: Trial | None, ended: str = "") -> Assured:
         """The result of the walk."""
-        return Assured(trial, self.looked_at, self.simulations, spent)
+        return Assured(trial, self.looked_at, self.simulations, ended)
+
+    @property
+    def limit(self) -> str:
+        """Which limit ``enough`` met."""
+        return "seconds" if self._assessor.out_of_time else "simulations"
 
 
 def few_of(hardest: Sequence[int], at_least: float, allowed: int) -> list[int]:
@@ -125,7 +148,7 @@ def first_of(order: Iterable[Trial], likelihood: Likelihood) -> Assured:
     for trial in order:
         likely = likelihood.enough(trial)
         if likely is None:
-            return likelihood.assured(None, spent=True)
+            return likelihood.assured(None, likelihood.limit)
         if likely:
             return likelihood.assured(trial)
     return likelihood.assured(None)
@@ -164,13 +187,15 @@ class Walk:
             if trial is None:
                 continue
             likely = self._likelihood.enough(trial)
-            if likely is None or self._runner.stopped:
-                return self._likelihood.assured(None, spent=True)
+            if likely is None:
+                return self._likelihood.assured(None, self._likelihood.limit)
+            if self._runner.stopped == "interrupted":
+                return self._likelihood.assured(None, self._runner.stopped)
             if likely:
                 return self._likelihood.assured(trial)
             if step.base is not None:
                 self._grow(step.base, trial, step.replicas + 1)
-        return self._likelihood.assured(None)
+        return self._likelihood.assured(None, _LIMITS.get(self._runner.stopped, self._runner.stopped))
 
     def _fill(self) -> None:
         """Every feasible trial, and one more replica of the best of every kind."""

@@ -49,7 +49,7 @@ def find_chance_constrained(
     assessment = None
     if assured.trial is not None:
         assessment = assessor.assess([assured.trial], [assessed.draws], level)[0]
-    return ChanceConstrained(assured.trial, assessment, assured.looked_at, assured.simulations, assured.spent)
+    return ChanceConstrained(assured.trial, assessment, assured.looked_at, assured.simulations, bool(assured.ended))
 
 
 def _widening(best: Trial, trials: Sequence[Trial]) -> Iterator[Trial]:

@@ -15,9 +15,15 @@ from typing import TypeVar
 from hisearch.score.capacity import Capacity
 from hisearch.search.confidence.answer import Candidate, Conclusion, Priced, Question
 from hisearch.search.confidence.assessment import Assessment, Assessor, cheapest_shares
-from hisearch.search.confidence.assurance import Assured, Likelihood, Walk, first_of
+from hisearch.search.confidence.assurance import GROWN, Assured, Likelihood, Walk, first_of
 from hisearch.search.confidence.baseline import SIMULATIONS as BASELINE_SIMULATIONS
 from hisearch.search.confidence.baseline import find_baseline
+from hisearch.search.confidence.beside import (
+    draws_over_window,
+    keeps_formats,
+    likeliest_for_less,
+    likely_with_own_formats,
+)
 from hisearch.search.confidence.chance_constrained import ChanceConstrained, find_chance_constrained
 from hisearch.search.confidence.changes import LOADS, Changes, Faster, NextPurchase, StepChange
 from hisearch.search.confidence.fresh_knowledge import SIMULATIONS as FRESH_SIMULATIONS
@@ -44,7 +50,6 @@ from hisearch.search.select.rules import (
     table_limit_usd,
 )
 from hisearch.search.select.setting_sensitivity import single_changes
-from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.studies.study import PRICE, RecommendSpec, RuleName
 from hisearch.specs.wording import format_percent
 
@@ -60,9 +65,6 @@ _ORDERS: Mapping[RuleName, str] = {
     "lowest_latency": "their latencies",
     "most_headroom": "the loads that they carry",
 }
-
-#: Most new deployments that a walk up the prices may simulate, beyond the search's budget.
-GROWN = 64
 
 
 def conclude(
@@ -106,7 +108,7 @@ class _Course:
         first = self._recommended(self._question.recommend)
         recommendation, assured, satisfied = self._assured(first)
         between = self._between(first, recommendation)
-        assessment, candidates = self._assess(recommendation, first.trial)
+        assessment, candidates = self._assess(recommendation, first.trial, by_rule)
         confirmed = self._confirmed(recommendation)
         baseline = self._counted("baseline", BASELINE_SIMULATIONS, lambda: self._baseline(recommendation.trial))
         if baseline is not None:
@@ -245,7 +247,9 @@ class _Course:
         if likely and lasts:
             return first, None, True
         if assessed.draws < settings.draws:  # time ran out
-            return first, Assured(None, 0, 0, spent=True), False
+            return first, Assured(None, 0, 0, "seconds"), False
+        if over_window := draws_over_window(self._assessor, first.trial, settings.draws, at_least):
+            return first, Assured(None, 0, 0, over_window=over_window), False
         self._likelihood = Likelihood(self._assessor, at_least, settings.search, first.trial)
         with self._counting("search for confidence"):
             assured = self._first_likely(first, self._likelihood)
@@ -293,30 +297,18 @@ class _Course:
         """The likeliest that costs less than the recommendation; None unless it is likelier than the first choice."""
         if self._likelihood is None or first.trial.number == recommendation.trial.number or self._assessor.out_of_time:
             return None
-        trial = self._likelihood.likeliest_rejected(price_of(recommendation.trial))
-        if trial is None or trial.number == first.trial.number:
-            return None
-        priced = Priced(trial, self._under_all_draws(trial))
-        least = self._under_all_draws(first.trial).all_terms_range[1]
-        return priced if priced.assessment.all_terms > least else None
+        return likeliest_for_less(self._likelihood, first.trial, recommendation.trial, self._under_all_draws)
 
     def _own_formats(self, first: Recommendation, recommendation: Recommendation) -> Priced | None:
         """The cheapest that keeps the checkpoint's formats and is as likely as required."""
-        problem, settings, at_least = self._problem, self._settings, self._settings.required
-        if at_least is None or recommendation.rule != "cheapest":
+        at_least = self._settings.required
+        if at_least is None or recommendation.rule != "cheapest" or keeps_formats(self._problem, recommendation.trial):
             return None
-        if all(problem.keeps_formats(pool) for pool in recommendation.trial.deployment.pools):
-            return None
-
-        def keeps(deployment: DeploymentSpec) -> bool:
-            return all(problem.keeps_formats(pool) for pool in deployment.pools)
-
-        left = settings.search - self._counts.get("search for confidence", 0)
+        left = self._settings.search - self._counts.get("search for confidence", 0)
         likelihood = Likelihood(self._assessor, at_least, left, first.trial)
-        self._runner.extend(GROWN)
         with self._counting("search for the checkpoint's formats"):
-            assured = Walk(problem, self._runner, likelihood, keeps).run()
-        return None if assured.trial is None else Priced(assured.trial, self._under_all_draws(assured.trial))
+            trial = likely_with_own_formats(self._problem, self._runner, likelihood)
+        return None if trial is None else Priced(trial, self._under_all_draws(trial))
 
     def _first_likely(self, first: Recommendation, likelihood: Likelihood) -> Assured:
         """The first likely enough trial in the rule's order; for the cheapest, by ascending price."""
@@ -340,13 +332,17 @@ class _Course:
         with self._counting("draws"):
             return self._assessor.assess([trial], [self._settings.draws], self._settings.level)[0]
 
-    def _assess(self, recommendation: Recommendation, first: Trial) -> tuple[Assessment | None, tuple[Candidate, ...]]:
-        """The recommendation under all draws; it and its competitors under the first of them."""
+    def _assess(
+        self, recommendation: Recommendation, first: Trial, by_rule: Sequence[Recommendation]
+    ) -> tuple[Assessment | None, tuple[Candidate, ...]]:
+        """The recommendation under all draws; it, what other rules choose and its competitors under the first ones."""
         settings, few = self._settings, min(self._settings.candidate_draws, self._settings.draws)
         if not settings.draws:
             return None, ()
         trials = [recommendation.trial] + [first] * (first.number != recommendation.trial.number)
         trials += [trial for trial, _ in recommendation.runner_ups if trial.number != first.number][:CANDIDATES]
+        trials += [choice.trial for choice in by_rule]
+        trials = list({trial.number: trial for trial in trials}.values())
         with self._counting("candidates and the first draws"):
             assessments = (
                 self._assessor.assess(trials, [few] * len(trials), settings.level) if few and len(trials) > 1 else []

@@ -9,6 +9,7 @@ from hisearch.hardware.price_book import PER_HOUR
 from hisearch.score.quantities import HOURS_PER_MONTH, quantity
 from hisearch.search.confidence.answer import Conclusion, Priced
 from hisearch.search.confidence.assessment import Assessment
+from hisearch.search.confidence.assurance import GROWN
 from hisearch.search.confidence.chance_constrained import ChanceConstrained
 from hisearch.search.confidence.changes import StepChange
 from hisearch.search.confidence.misses import Misses
@@ -121,6 +122,7 @@ _WORDS = Words(
         "hours_per_month": HOURS_PER_MONTH,
         "infinity": math.inf,
         "most_factor": MOST_FACTOR,
+        "most_grown": GROWN,
         "per_hour": PER_HOUR,
         "sure": SURE,
         "table_limit": TABLE_LIMIT,

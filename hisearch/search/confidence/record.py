@@ -43,6 +43,7 @@ def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
         "at_least": conclusion.at_least,
         "satisfied": conclusion.satisfied,
         "lasts": conclusion.lasts,
+        "search": _search(conclusion),
         "summary": " ".join(text for text in (chance, misses, format_required_probability(conclusion)) if text),
         "misses": None if conclusion.misses is None else asdict(conclusion.misses) | {"sentence": misses},
         "confirmed": None if conclusion.confirmed is None else _assessed(conclusion.confirmed),
@@ -75,6 +76,19 @@ def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
         "sensitivity": _sensitivity(conclusion),
         "sentences": sentences(conclusion),
         "simulations": dict(conclusion.simulations),
+    }
+
+
+def _search(conclusion: Conclusion) -> dict[str, Any] | None:
+    """How the search for the required probability went; None where the first choice has it, or none is required."""
+    assured = conclusion.assured
+    if assured is None:
+        return None
+    return {
+        "looked_at": assured.looked_at,
+        "simulations": assured.simulations,
+        "ended": assured.ended,
+        "over_window": assured.over_window,
     }
 
 

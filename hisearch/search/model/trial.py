@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,12 +106,17 @@ class Trial(Verdict, Shown):
 
     @property
     def rejects_beyond_window(self) -> bool:
-        """True if the model's window alone rejects more requests than the SLO allows; no deployment helps."""
-        return any(isinstance(check, RejectionCheck) and check.over_window > check.bound for check in self.slo)
+        """See the function of that name."""
+        return rejects_beyond_window(self.slo)
 
     def objective(self, name: str) -> float:
         """Value of an objective in its own direction (not sign-flipped)."""
         return self.metrics[metric_of(name)]
+
+
+def rejects_beyond_window(checks: Iterable[Check]) -> bool:
+    """True if the model's window alone rejects more requests than the SLO allows; no deployment helps."""
+    return any(isinstance(check, RejectionCheck) and check.over_window > check.bound for check in checks)
 
 
 def _format_margin(check: Check) -> str:
