@@ -51,14 +51,18 @@ class Understood:
         self.left_out.setdefault(reason, []).append(line)
 
     @property
+    def left_out_count(self) -> int:
+        """Rows that are no requests to an engine."""
+        return sum(len(lines) for lines in self.left_out.values())
+
+    @property
     def rows_left_out(self) -> str:
         """``3 rows left out: no token counts (lines 2, 5 and 9)``; "" where there are none. A line may hold several."""
-        count = sum(len(lines) for lines in self.left_out.values())
-        if not count:
+        if not self.left_out:
             return ""
         named = {reason: list(dict.fromkeys(lines)) for reason, lines in self.left_out.items()}
         reasons = "; ".join(f"{reason} ({_places(lines, len(lines))})" for reason, lines in named.items())
-        return f"{counted(count, 'row')} left out: {reasons}"
+        return f"{counted(self.left_out_count, 'row')} left out: {reasons}"
 
 
 def notes_of(understood: Understood, defined: str, bad: BadRows, count: int) -> tuple[str, ...]:
