@@ -11,6 +11,7 @@ from hisearch.report.words.cautions import PROVISIONAL, Predicted, how_sure, pre
 from hisearch.search.model.deployments import without_replicas
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import describe_miss
+from hisearch.specs.studies.study import AvailabilitySpec
 from hisearch.specs.wording import format_percent
 
 
@@ -91,17 +92,17 @@ def trial_status(
     )
 
 
-def rest_holds(trial: Trial, trials: Iterable[Trial], replicas_down: int) -> bool | None:
+def rest_holds(trial: Trial, trials: Iterable[Trial], availability: AvailabilitySpec) -> bool | None:
     """Whether the SLO holds with one replica of each pool away; None where that was not simulated.
 
     Args:
         trial: the deployment in question.
         trials: the study's, of which one may be what is left.
-        replicas_down: replicas of each pool that were away in all of them.
+        availability: how many replicas of each pool were away in all of them.
     """
     if not trial.comparable:
         return None
-    if replicas_down:
+    if availability.replicas_down:
         return trial.feasible
     rest = without_replicas(trial.deployment, 1)
     lone = sum(pool.replicas for pool in rest.pools) == 1  # A router has no choice, whatever it is.

@@ -197,9 +197,7 @@ class StudyResult(Shown):
         ground = Ground(profile.name, profile.evidence, profile.relative_error)
         best = self.recommendation.trial if self.recommendation is not None else None
         status = trial_status(trial, best, ground, self.confidence, interrupted=self.outcome.ending.interrupted)
-        return status._replace(
-            rest_holds=rest_holds(trial, self.trials, self.resolved.study.availability.replicas_down)
-        )
+        return status._replace(rest_holds=rest_holds(trial, self.trials, self.resolved.study.availability))
 
     def best_on(self, engine: str | None) -> Trial:
         """The recommended trial, or the best feasible one on an engine that the recommendation does not use.
