@@ -16,6 +16,7 @@ from hisearch.export.engines.releases import READ, is_changed
 from hisearch.export.rendering import render, source
 from hisearch.export.servers.exported import Export
 from hisearch.specs.models.model import names_weights
+from hisearch.specs.wording import per_second
 
 GUIDELLM_VERSION = "0.8.1"
 
@@ -60,7 +61,11 @@ def benchmark_files(export: Export) -> dict[str, str]:
     moved = export.engine != "sglang" or is_changed(engine, "moved_bench_serving")
     facts["bench_serving"] = "sglang.benchmark.serving" if moved else "sglang.bench_serving"
     share = replay.rate_rps / benchmark.mean_rps
-    rates = {"short_rate": f"{replay.rate_rps:.3g}", "mean_rate": f"{benchmark.mean_rps:.3g}", "share": f"{share:.2f}"}
+    rates = {
+        "short_rate": per_second(f"{replay.rate_rps:.3g}"),
+        "mean_rate": per_second(f"{benchmark.mean_rps:.3g}"),
+        "share": f"{share:.2f}",
+    }
     readme = render(
         "benchmark.md.j2", **facts, **rates, versions=versions, simulated=benchmark.simulated if share > 0 else ""
     )

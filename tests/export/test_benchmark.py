@@ -95,7 +95,7 @@ def test_every_command_line_is_one_that_the_tool_takes(folder: Path, tool: str) 
 
 def test_the_readme_says_at_which_share_of_the_load_it_is(folder: Path) -> None:
     said = (folder / "README.md").read_text()
-    assert "at 1 requests/s: 0.80 of the mean rate of workload five, 1.25 requests/s as simulated." in said
+    assert "at 1 request/s: 0.80 of the mean rate of workload five, 1.25 requests/s as simulated." in said
     assert "\n\n\n" not in said
 
 

@@ -17,7 +17,7 @@ from hisearch.search.model.deployments import describe
 from hisearch.simulate.agent_use import doubts
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.uses import HintQuality, ObjectUse
-from hisearch.specs.wording import counted, listed
+from hisearch.specs.wording import counted, listed, per_second
 
 #: Workers that are printed; all are in the JSON form.
 WORKER_ROWS = 32
@@ -121,9 +121,9 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
     }
     if simulated.slo is not None:
         good = percent(metrics["attainment"])
-        figures["goodput"] = f"{significant(metrics['goodput_rps'])} requests/s ({good} of requests meet every term)"
+        figures["goodput"] = f"{per_second(significant(metrics['goodput_rps']))} ({good} of requests meet every term)"
     figures |= {
-        "throughput": f"{significant(metrics['throughput_rps'])} requests/s, "
+        "throughput": f"{per_second(significant(metrics['throughput_rps']))}, "
         f"{significant(metrics['output_tokens_per_s'])} output tokens/s, "
         f"{significant(metrics['total_tokens_per_s'])} tokens/s in all",
         "prefix cache hits": f"{percent(metrics['hit_rate'])} of prompt tokens"

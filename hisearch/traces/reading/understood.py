@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hisearch.specs.wording import counted, listed
+from hisearch.specs.wording import counted, listed, per_second
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import BadRows
 from hisearch.traces.reading.times import LONGEST_S, PER_SECOND, TITLES, Times, how_to_say
@@ -146,7 +146,7 @@ def _extent(understood: Understood, count: int) -> str:
     span, rate = understood.last_s - understood.first_s, _rate(understood, count)
     text = f"{counted(count, 'request')} in {format_span(span)}"
     if math.isfinite(rate) and rate > 0:
-        text += f", {_number(rate)} requests/s"
+        text += f", {per_second(_number(rate))}"
     times = understood.times
     first = times.moment(understood.first_s) if times is not None else None
     last = times.moment(understood.last_s) if times is not None else None
