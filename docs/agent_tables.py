@@ -252,7 +252,7 @@ def breakdown() -> Table:
         return [
             name, f"{result.makespan_s:.1f}", f"{use.stall_s:.1f}", f"{prefill_s - use.stall_s:.1f}",
             f"{decode_s:.1f}", f"{max(result.makespan_s - prefill_s - decode_s, 0.0):.1f}",
-            f"{100 * use.resident_calls / use.calls:.0f} %", f"{use.loads}", f"{use.loads_ahead}",
+            f"{100 * use.resident_calls / max(use.object_calls, 1):.0f} %", f"{use.loads}", f"{use.loads_ahead}",
             f"{use.loads_ahead - use.used_ahead}", f"{use.preempted}", f"{100 * result.hit_rate:.0f} %",
         ]  # fmt: skip
 

@@ -82,7 +82,7 @@ def verify_run(
     result = load_run(run) if isinstance(run, str | Path) else run
     runs = _read(measured)
     chosen = _chosen(result, trial)
-    replay = benchmark_of(result.simulation, chosen, USUAL_REQUESTS)
+    replay = benchmark_of(result.simulation, chosen, USUAL_REQUESTS).replay
     simulation, resolved = result.simulation, result.resolved
     if profile is not None:
         document = Catalogue().get("LatencyProfile", str(profile))

@@ -16,6 +16,7 @@ from hisearch.export.engines.releases import READ, is_changed
 from hisearch.export.rendering import render, source
 from hisearch.export.servers.exported import Export
 from hisearch.specs.models.model import names_weights
+from hisearch.specs.wording import per_second
 
 GUIDELLM_VERSION = "0.8.1"
 
@@ -59,7 +60,15 @@ def benchmark_files(export: Export) -> dict[str, str]:
     engine = export.deployment.pool.engine
     moved = export.engine != "sglang" or is_changed(engine, "moved_bench_serving")
     facts["bench_serving"] = "sglang.benchmark.serving" if moved else "sglang.bench_serving"
-    readme = render("benchmark.md.j2", **facts, versions=versions, short_rate=f"{replay.rate_rps:.3g}")
+    share = replay.rate_rps / benchmark.mean_rps
+    rates = {
+        "short_rate": per_second(f"{replay.rate_rps:.3g}"),
+        "mean_rate": per_second(f"{benchmark.mean_rps:.3g}"),
+        "share": f"{share:.2f}",
+    }
+    readme = render(
+        "benchmark.md.j2", **facts, **rates, versions=versions, simulated=benchmark.simulated if share > 0 else ""
+    )
     scripts = {
         f"{BENCHMARK}/{name}.sh": render(
             f"benchmark_{name}.sh.j2", tool=name, version=versions[name], **tool._asdict(), **facts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -25,10 +26,15 @@ OF_NO_STUDY = TrialStatus("deployment", "Deployment")
 
 
 class Benchmark(NamedTuple):
-    """The requests to send, and a sentence on their part of the workload."""
+    """The requests to send.
+
+    about: what they are of. simulated: what was simulated with them. mean_rps: rate of that; NaN where it is not known.
+    """
 
     replay: Replay
     about: str
+    simulated: str = ""
+    mean_rps: float = math.nan
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from hisearch.report.data.confidence import Confidence
 from hisearch.report.words.cautions import PROVISIONAL, Predicted, how_sure, predicted, shortcoming
+from hisearch.search.model.deployments import without_replicas
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import describe_miss
+from hisearch.specs.studies.study import AvailabilitySpec
 from hisearch.specs.wording import format_percent
 
 
@@ -18,7 +21,8 @@ class TrialStatus(NamedTuple):
     name: of the exported document. title: a heading. lines: its SLO results, term by term. conditions: how its
     simulation differs from the study's. predicted: its figures. level: of their intervals, as text; "" without any.
     cautions: caveats of the figures. basis: the latency profile behind them. trial: its number where it is not the
-    recommendation. e2e_p99_s: simulated time of a request, seconds; NaN where it is not known.
+    recommendation. e2e_p99_s: simulated time of a request, seconds; NaN where it is not known. rest_holds: whether the
+    SLO holds with one replica of each pool away; None where that was not simulated.
     """
 
     name: str
@@ -31,6 +35,7 @@ class TrialStatus(NamedTuple):
     basis: str = ""
     trial: int | None = None
     e2e_p99_s: float = math.nan
+    rest_holds: bool | None = None
 
 
 class Ground(NamedTuple):
@@ -85,6 +90,27 @@ def trial_status(
         trial=None if chosen else trial.number,
         e2e_p99_s=trial.metrics.get("e2e_p99_s", math.nan),
     )
+
+
+def rest_holds(trial: Trial, trials: Iterable[Trial], availability: AvailabilitySpec) -> bool | None:
+    """Whether the SLO holds with one replica of each pool away; None where that was not simulated.
+
+    Args:
+        trial: the deployment in question.
+        trials: the study's, of which one may be what is left.
+        availability: how many replicas of each pool were away in all of them.
+    """
+    if not trial.comparable:
+        return None
+    if availability.replicas_down:
+        return trial.feasible
+    rest = without_replicas(trial.deployment, 1)
+    lone = sum(pool.replicas for pool in rest.pools) == 1  # A router has no choice, whatever it is.
+    for other in trials:
+        same = rest.model_copy(update={"router": other.deployment.router}) if lone else rest
+        if other.comparable and other.deployment == same:
+            return other.feasible
+    return None
 
 
 def _recommended(confidence: Confidence | None, interrupted: bool) -> str:

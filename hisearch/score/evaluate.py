@@ -69,6 +69,7 @@ def evaluate(
     usd_per_hour: float = math.nan,
     accelerators: float = 0,
     over_window: np.ndarray | None = None,
+    window_tokens: int = 0,
     limits: Mapping[str, LimitSpec] | None = None,
 ) -> Score:
     """Score a simulation.
@@ -85,6 +86,7 @@ def evaluate(
         accelerators: number in the deployment, averaged over time if workers come and go.
         over_window: mask of the requests that exceed the model's window, shape (N,) (see
             ``hisearch.traces.stats.requests_over_window``); without it, rejections are not split by reason.
+        window_tokens: that window; 0 where there are several, or it is not known.
         limits: bounds by objective, see ``hisearch.specs.studies.study.StudySpec``.
     """
     requests = result.requests
@@ -99,7 +101,7 @@ def evaluate(
 
     reasons = _rejection_reasons(requests.outcome == Outcome.TOO_LARGE, over_window)
     reasons |= {text: int(counts[outcome]) for outcome, text in TURNED_AWAY.items() if counts[outcome]}
-    rejection = RejectionCheck(slo.max_rejected_fraction, arrived, reasons)
+    rejection = RejectionCheck(slo.max_rejected_fraction, arrived, reasons, window_tokens=window_tokens)
 
     metrics = _latency_metrics(latencies, slo.terms)
     metrics |= _gap_metrics(result)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from hisearch.specs.wording import leave_out
+
 #: Why requests are rejected: keys of ``RejectionCheck.reasons``. TOO_LARGE is either of the first two.
 OVER_WINDOW = "over_window"
 OVER_KV_MEMORY = "over_kv_memory"
@@ -65,13 +67,14 @@ class RejectionCheck:
     """The rejected share of the arrived requests and the share that the SLO allows.
 
     bound: largest share allowed, 0 to 1. arrived: requests. reasons: rejected requests by reason. model: as in
-    ``TermCheck``.
+    ``TermCheck``. window_tokens: the model's window; 0 where it is not known.
     """
 
     bound: float
     arrived: int
     reasons: Mapping[str, int] = field(default_factory=dict)
     model: str = ""
+    window_tokens: int = 0
 
     @property
     def label(self) -> str:
@@ -113,8 +116,14 @@ class RejectionCheck:
         """How many requests were rejected and why; "" if none was."""
         if not self.requests:
             return ""
-        why = ", ".join(f"{count:,} {REASON_TEXTS[reason]}" for reason, count in self.reasons.items())
+        why = ", ".join(f"{count:,} {self._reason(reason)}" for reason, count in self.reasons.items())
         return f"{self.requests:,} of {self.arrived:,} requests rejected: {why}"
+
+    def _reason(self, reason: str) -> str:
+        text = REASON_TEXTS[reason]
+        if reason != OVER_WINDOW or not self.window_tokens:
+            return text
+        return f"{text} of {self.window_tokens:,} ({leave_out(self.window_tokens)})"
 
 
 @dataclass(frozen=True)

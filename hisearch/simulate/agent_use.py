@@ -75,6 +75,7 @@ def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int, agents: AgentAr
     return tuple(
         ObjectUse(
             calls=int(worker.requests),
+            object_calls=int(loader.object_calls),
             resident_calls=int(loader.resident_calls),
             loads=int(loader.loads),
             loads_ahead=int(loader.loads_ahead),

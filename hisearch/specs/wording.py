@@ -49,6 +49,16 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
+def per_second(rate: str) -> str:
+    """A rate as text with its unit: ``1 request/s``, ``18.3 requests/s``."""
+    return f"{rate} {'request' if rate == '1' else 'requests'}/s"
+
+
+def leave_out(window_tokens: int) -> str:
+    """How requests beyond a model's window are left out of a trace."""
+    return f"`hisearch trace import --max-tokens {window_tokens}` leaves them out"
+
+
 def listed(parts: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)

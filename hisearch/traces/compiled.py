@@ -19,6 +19,7 @@ import numpy as np
 
 from hisearch.base.dtypes import F8, I4, I8
 from hisearch.base.shown import Shown
+from hisearch.specs.wording import per_second
 
 if TYPE_CHECKING:
     from hisearch.traces.agents import AgentArrays
@@ -106,7 +107,7 @@ class CompiledTrace(Shown):
         count, span_s = len(self), self.span_s
         facts = {"name": self.name, "requests": f"{count:,}", "span": f"{span_s:,.0f} s"}
         if span_s > 0:
-            facts["rate"] = f"{count / span_s:.3g} requests/s"
+            facts["rate"] = per_second(f"{count / span_s:.3g}")
         if count:
             tokens = (self.arrays.input_tokens.mean(), self.arrays.output_tokens.mean())
             facts |= {"tokens": "{:,.0f} in, {:,.0f} out on average".format(*tokens)}

@@ -11,8 +11,8 @@ from hisearch.base.dtypes import I8
 from hisearch.specs.wording import counted, format_percent
 from hisearch.traces.trace import Trace
 
-#: Share of the follow-ups that must be long enough before it is proposed to take them so. Chosen: more often than not.
-PROPOSED_FROM = 0.5
+#: Share of the follow-ups that are long enough, below which it is said that they are few. Chosen: half.
+FEW_BELOW = 0.5
 
 
 def continuing(trace: Trace) -> tuple[npt.NDArray[np.bool_], I8]:
@@ -53,12 +53,13 @@ def with_history(trace: Trace) -> Trace:
 
 
 def proposal(trace: Trace) -> str:
-    """That the prompts may hold their history, for a trace that does not say; "" where too few are long enough."""
+    """That the prompts may hold their history, for a trace that does not say; "" where none is long enough."""
     followers = int((trace.previous >= 0).sum())
     share = continuing(trace)[0].sum() / followers if followers else 0.0
-    if share < PROPOSED_FROM:
+    if not share:
         return ""
+    only = "only " if share < FEW_BELOW else ""
     return (
-        f"; {format_percent(share)} of the {followers:,} follow-ups are long enough to hold the turn before them: "
-        "--history of `hisearch trace import` takes them to"
+        f"; {only}{format_percent(share)} of the {followers:,} follow-ups are long enough to hold the turn before "
+        "them: --history of `hisearch trace import` takes them to"
     )

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.base.dtypes import F8, I8
-from hisearch.specs.wording import format_percent
+from hisearch.specs.wording import format_percent, leave_out
 from hisearch.traces.agent_stats import AgentStats, agent_stats
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.distribution import Distribution
@@ -112,7 +112,7 @@ def window_warning(trace: CompiledTrace, window_tokens: int) -> str | None:
     return (
         f"{count:,} of {len(trace):,} requests ({format_percent(count / len(trace), 1)}) exceed the model's window of "
         f"{window_tokens:,} tokens with prompt and declared output, {prompts:,} of them with the prompt alone (the "
-        f"longest has {longest:,} tokens): every deployment rejects them"
+        f"longest has {longest:,} tokens): every deployment rejects them; {leave_out(window_tokens)}"
     )
 
 

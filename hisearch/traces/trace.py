@@ -37,9 +37,9 @@ class Trace:
         shares_with: index of the earlier request whose sequence this one begins with, or -1.
         shared_tokens: for how many tokens.
         open_loop: follow-ups are best replayed at their recorded times (else ``think_s`` after their predecessor).
-        skipped_rows: broken rows that were left out. warnings: what a reader of results should know. notes: what the
-            trace's file was taken for; empty where it comes from none. import_notes: which rows were left out, and what
-            was warned of, when the trace was read; a written file keeps them.
+        skipped_rows: rows left out: broken ones, and those that are no requests. warnings: what a reader of results
+            should know. notes: what the trace's file was taken for; empty where it comes from none. import_notes: which
+            rows were left out, and what was warned of, when the trace was read; a written file keeps them.
         block_tokens: size of the blocks by which sharing is known; 1 where it is known to the token.
         agents: whose requests they are, models: which models they ask for, where known.
     """

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hisearch
-from hisearch.api.studies.exporting import launch_of, reach_of, slots_of
+from hisearch.api.studies.exporting import benchmark_of, launch_of, reach_of, slots_of
+from hisearch.api.studies.result import StudyResult
 from hisearch.export.engines.launch import ExportError
 from hisearch.export.expressible import check_deployment
+from hisearch.search.evaluate.simulation import Simulation
 from hisearch.specs.errors import SpecError
-from tests.cli.documents import STUDY
+from tests.cli.documents import STUDY, WORKLOAD
 
 #: A router that sglang-router has, and one that it lacks; an eviction that SGLang's command line has, and one it lacks.
 ROUTING = "spec.space.routing={policies: [least_outstanding_tokens, round_robin], extra_replicas: [0, 1]}"
@@ -68,3 +72,19 @@ def test_where_nothing_is_left_the_key_is_named(tmp_path: Path, setting: str, ke
         run(tmp_path, "spec.space.exportable=true", setting)
     assert key.removeprefix("spec.") in str(error.value)
     assert not (tmp_path / "r").exists()
+
+
+def test_a_benchmark_is_what_arrives_first(result: StudyResult, tmp_path: Path) -> None:
+    """Follow-ups wait for answers: cut by the order of the trace, the last ones would come long after first turns."""
+    (tmp_path / "visits.yaml").write_text(WORKLOAD)
+    trace = hisearch.load_trace(tmp_path / "visits.yaml")
+    simulation, trial = Simulation(replace(result.simulation.world, trace=trace)), result.trials[0]
+    assert (trace.arrays.previous >= 0).any()
+    arrival_s = np.sort(simulation.replay(trial.deployment, trace, trial.load).requests.arrival_s)
+    benchmark = benchmark_of(simulation, trial, limit=40)
+    np.testing.assert_allclose(benchmark.replay.arrival_s, arrival_s[:40] - arrival_s[0])
+    assert benchmark.replay.rate_rps == pytest.approx(39 / (arrival_s[39] - arrival_s[0]))
+    assert benchmark.mean_rps == pytest.approx((len(trace) - 1) / (arrival_s[-1] - arrival_s[0]))
+    assert benchmark.simulated == benchmark.about
+    few = benchmark_of(simulation, trial, limit=2)
+    assert few.simulated == f"the first 64 requests of {few.about}"

@@ -57,6 +57,21 @@ def test_what_objects_did_is_said_in_words_and_in_json(hisearch: Hisearch, workd
     assert plain.json["objects"] == []
 
 
+def test_calls_that_need_no_object_are_no_hits(hisearch: Hisearch, workdir: Path) -> None:
+    """One agent of four has an adapter: 5 of 20 calls need it, one loads it, and of the others 4 had it."""
+    written(workdir)
+    rows = "".join(f"{10 * k},agent {k % 4},{'plan' if k % 4 == 0 else ''},50,5\n" for k in range(20))
+    (workdir / "own.csv").write_text(f"at,who,lora,in,out\n{rows}")
+    columns = "arrival_s=at,input_tokens=in,output_tokens=out,agent=who,adapter=lora"
+    words = ("simulate", "one.yaml", "--trace", "own.csv", "--columns", columns, "--adapters", "plan=8")
+    (use,) = hisearch(*words, "--json").json["objects"]
+    assert [use[name] for name in ("calls", "object_calls", "resident_calls", "loads")] == [20, 5, 4, 1]
+    said = " ".join(hisearch(*words).out.split())
+    assert "80.0 % of the 5 of 20 calls that need any found theirs loaded; 1 load, 0 ahead" in said
+    none = hisearch(*words[:5], columns.partition(",adapter")[0])
+    assert "no call needs any; 0 loads" in " ".join(none.out.split())
+
+
 def test_a_population_is_written_as_a_trace_that_replays_to_the_same(hisearch: Hisearch, workdir: Path) -> None:
     written(workdir)
     assert hisearch("trace", "generate", "society.yaml", "-o", "society.jsonl").code == 0

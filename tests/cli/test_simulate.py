@@ -94,7 +94,7 @@ def test_rejections_single_tokens_and_few_requests_are_said_in_every_view(hisear
         "TTFT p99: rests on 2 requests; of fewer than 100, percentile 99 is little more than the slowest one",
         "TPOT p99: undefined, as no request has a second output token; it holds",
         "Rejected: 1 of 3 requests rejected: 1 with more tokens, prompt and declared output together, than "
-        "the model's window",
+        "the model's window of 131,072 (`hisearch trace import --max-tokens 131072` leaves them out)",
     )
     assert all(note in ran.out and f"warning: {note}" in ran.err for note in notes)
 

@@ -1,9 +1,9 @@
 """Forms of manifests whose schemas come with no Python package: every key that may be written, and the type of values.
 
 Compose: compose-spec/compose-spec, ``schema/compose-spec.json`` at 00655e2. DynamoGraphDeployment: ai-dynamo/dynamo,
-``examples/backends/*/deploy`` and ``api/v1alpha1`` of its operator. llm-d-modelservice: ``values.yaml`` at 024c0f2
-(chart v0.4.0). LeaderWorkerSet: kubernetes-sigs/lws, ``config/crd/bases`` at 83ba21e. Pods inside them have Kubernetes'
-own schema, which ``as_pod`` brings them to.
+``examples/backends/*/deploy`` and ``api/v1alpha1`` of its operator. llm-d-modelservice: ``values.yaml`` and
+``templates`` at 024c0f2 (chart v0.4.0). LeaderWorkerSet: kubernetes-sigs/lws, ``config/crd/bases`` at 83ba21e. Pods
+inside them have Kubernetes' own schema, which ``as_pod`` brings them to.
 """
 
 from __future__ import annotations
@@ -54,6 +54,9 @@ _LLM_D_PODS = {
     "replicas": int,
     "parallelism": {"tensor": int, "data": int, "dataLocal": int, "workers": int},
     "nodeSelector": {"*": str},
+    "tolerations": [{"*": str}],
+    "podSecurityContext": {"fsGroup": int, "fsGroupChangePolicy": str},
+    "terminationGracePeriodSeconds": int,
     "containers": POD,
     "volumes": POD,
 }
@@ -142,6 +145,35 @@ def check(value: Any, form: Any, where: str = "") -> None:
             check(inner, form[0], f"{where}[{index}]")
     else:
         assert type(value) is form, f"{where}: expected {form.__name__}, got {value!r}"
+
+
+#: Keys of a container that llm-d's chart copies or reads; of others it takes no note.
+LLM_D_CONTAINER = {
+    "name", "image", "command", "args", "env", "ports", "resources", "securityContext", "volumeMounts", "startupProbe",
+    "readinessProbe", "livenessProbe", "modelCommand", "mountModelVolume", "extraConfig",
+}  # fmt: skip
+
+
+def llm_d_pod(values: dict[str, Any]) -> dict[str, Any]:
+    """The pod that llm-d's chart makes of a role's values, but for its accelerators.
+
+    Raises:
+        AssertionError: a container has a key that the chart leaves out.
+    """
+    containers = []
+    for container in values["containers"]:
+        assert set(container) <= LLM_D_CONTAINER, f"the chart leaves out {set(container) - LLM_D_CONTAINER}"
+        own = {"modelCommand", "mountModelVolume", "extraConfig"}
+        kept = {key: value for key, value in container.items() if key not in own}
+        containers.append(kept | container.get("extraConfig", {}))
+    pod = as_pod(containers, values["volumes"])
+    pod["spec"] |= {
+        "nodeSelector": values["nodeSelector"],
+        "tolerations": values["tolerations"],
+        "securityContext": values["podSecurityContext"],
+        "terminationGracePeriodSeconds": values["terminationGracePeriodSeconds"],
+    }
+    return pod
 
 
 def as_pod(containers: list[dict[str, Any]], volumes: list[dict[str, Any]]) -> dict[str, Any]:

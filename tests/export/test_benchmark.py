@@ -44,7 +44,7 @@ def folder(
     trace = compile_trace(
         make_trace(arrival_s=arrival, input_tokens=[30, 16, 40, 1, 9], output_tokens=[5, 4, 3, 2, 1]), "five"
     )
-    benchmark = Benchmark(replay_of(trace, arrival), "workload five")
+    benchmark = Benchmark(replay_of(trace, arrival), "workload five", "workload five", 1.25)
     name, _, version = request.param.partition("-")
     deployment = build_deployment(engine={"name": name, "version": version})
     out = tmp_path / "it's out"
@@ -91,6 +91,12 @@ def test_every_command_line_is_one_that_the_tool_takes(folder: Path, tool: str) 
         assert parsed["--num-prompts"] == ["5"]
         assert parsed["--request-rate"] == ["1"]
         assert parsed["--model"] == ["Qwen/Qwen3-32B"]
+
+
+def test_the_readme_says_at_which_share_of_the_load_it_is(folder: Path) -> None:
+    said = (folder / "README.md").read_text()
+    assert "at 1 request/s: 0.80 of the mean rate of workload five, 1.25 requests/s as simulated." in said
+    assert "\n\n\n" not in said
 
 
 def test_the_environment_says_where_and_what(folder: Path) -> None:

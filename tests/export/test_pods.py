@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
+from hisearch.export.context import OF_NO_STUDY, ExportContext
 from hisearch.export.engines.launch import Launch
 from hisearch.export.servers.containers import memory_gib
 from hisearch.export.servers.node_labels import OWN_LABEL, PRODUCT_LABEL, PRODUCTS, node_label
 from hisearch.specs.documents.catalogue import Catalogue
+from tests.export import forms
 from tests.export.conftest import export_all, make_accelerator, make_deployment, make_model
 
 ENGINES = ("sglang", "vllm", "trtllm")
@@ -67,6 +69,40 @@ def test_containers_have_no_rights_and_can_write_where_they_have_to(folder: tupl
                 assert security.get("readOnlyRootFilesystem") or "mainContainer" in pod
             else:
                 assert "readOnlyRootFilesystem" not in security
+
+
+def test_engines_have_time_to_finish_and_write_to_volumes_that_are_mounted(tmp_path: Path) -> None:
+    """Twice the p99 of 26 s, after 15 s of notice; Kubernetes' default of 30 s would cut requests."""
+    context = ExportContext(OF_NO_STUDY._replace(e2e_p99_s=26.0))
+    export_all(make_deployment(), make_model(), make_accelerator(), tmp_path / "out", context=context)
+    manifests = list(yaml.safe_load_all((tmp_path / "out/kubernetes/manifests.yaml").read_text()))
+    engines = [pod for pod in pods(manifests) if pod["containers"][0]["name"] == "engine"]
+    (values,) = yaml.safe_load_all((tmp_path / "out/llm-d/values.yaml").read_text())
+    engines.append(forms.llm_d_pod(values["decode"])["spec"])
+    assert len(engines) == 2
+    for pod in engines:
+        assert pod["terminationGracePeriodSeconds"] == 15 + 52
+        assert pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "15"]
+        assert pod["containers"][0]["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"]
+        assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    for folder in ("kubernetes", "llm-d"):
+        readme = (tmp_path / "out" / folder / "README.md").read_text()
+        assert "has 52 s for its requests, whose simulated p99 is 26 s: twice that" in readme
+        assert "the Service first" not in readme
+
+
+@pytest.mark.parametrize(
+    ("rest_holds", "sentence"),
+    [
+        (None, "Whether the rest holds the SLO meanwhile was not simulated: a study asks for it with"),
+        (True, "at a time. The rest holds the SLO meanwhile, as was simulated."),
+        (False, "The rest does not hold the SLO meanwhile, as was simulated: buy one more"),
+    ],
+)
+def test_it_is_said_whether_the_rest_holds_the_slo(tmp_path: Path, rest_holds: bool | None, sentence: str) -> None:
+    context = ExportContext(OF_NO_STUDY._replace(rest_holds=rest_holds))
+    export_all(make_deployment(), make_model(), make_accelerator(), tmp_path / "out", context=context)
+    assert sentence in (tmp_path / "out/kubernetes/README.md").read_text()
 
 
 def test_memory_and_disk_are_limited_to_what_is_requested(folder: tuple[str, Path]) -> None:

@@ -235,10 +235,7 @@ def test_schemas(case: DeploymentSpec, write: Any, version: str) -> None:
     if (folder / "llm-d/values.yaml").exists():
         (values,) = documents(folder / "llm-d/values.yaml")
         for role in ("prefill", "decode"):
-            (container,) = values[role]["containers"]
-            for key in ("modelCommand", "mountModelVolume"):
-                container.pop(key)
-            manifests.append(forms.as_pod([container], values[role]["volumes"]))
+            manifests.append(forms.llm_d_pod(values[role]))
     if (folder / "dynamo/graph.yaml").exists():
         *configs, graph = documents(folder / "dynamo/graph.yaml")
         manifests += configs

@@ -177,12 +177,7 @@ def test_kubernetes_schemas(exported: tuple[Path, Launch], version: str) -> None
     folder, _ = exported
     manifests = documents(folder / "kubernetes/manifests.yaml")
     (values,) = documents(folder / "llm-d/values.yaml")
-    chart_only = ("modelCommand", "mountModelVolume")
-    containers = [
-        {key: value for key, value in container.items() if key not in chart_only}
-        for container in values["decode"]["containers"]
-    ]
-    manifests.append(forms.as_pod(containers, values["decode"]["volumes"]))
+    manifests.append(forms.llm_d_pod(values["decode"]))
     graph = documents(folder / "dynamo/graph.yaml")
     manifests += graph[:-1]
     for service in graph[-1]["spec"]["services"].values():

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hisearch.export.rendering import render
-from hisearch.export.trial_status import Ground, trial_status
+from hisearch.export.trial_status import Ground, rest_holds, trial_status
 from hisearch.report.data.confidence import Candidate, Confidence
 from hisearch.report.words.cautions import may_miss
 from hisearch.report.words.templating import text as words
 from hisearch.score.terms import RejectionCheck, TermCheck
+from hisearch.search.model.deployments import resized
 from hisearch.search.model.trial import Trial
+from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.studies.study import AvailabilitySpec
 
 #: What the trials' figures rest on.
 FITTED = Ground("vllm-h200 (auto)", "fitted", 0.066)
@@ -42,6 +46,25 @@ def test_the_recommendation_is_called_so(trial: Any) -> None:
     ):
         known = Confidence(chance=0.38, draws=64, satisfied=satisfied, lasts=lasts)
         assert trial_status(trial(), trial(), FITTED, known).title == title
+
+
+def test_whether_the_rest_holds_is_what_was_simulated(trial: Any) -> None:
+    def sized(number: int, replicas: int, router: str = "round_robin", **changes: Any) -> Trial:
+        built = trial(number, **changes)
+        deployment = resized(built.deployment, [replicas])
+        routed = deployment.model_copy(update={"router": RouterSpec(policy=router)})
+        return replace(built, deployment=routed)
+
+    none_down = AvailabilitySpec()
+    three, two, slow = sized(1, 3), sized(2, 2), sized(3, 2, ttft_s=3.0)
+    assert rest_holds(three, [three], none_down) is None
+    assert rest_holds(three, [three, sized(4, 2, "random"), sized(5, 2, slice_fraction=0.5)], none_down) is None
+    assert rest_holds(three, [three, two], none_down) is True
+    assert rest_holds(three, [slow, three], none_down) is False
+    assert rest_holds(two, [two, sized(6, 1, "random", ttft_s=3.0)], none_down) is False, (
+        "one replica has no router's choice"
+    )
+    assert rest_holds(two, [], AvailabilitySpec(replicas_down=1)) is True
 
 
 def test_a_trial_that_misses_says_so_term_by_term(trial: Any) -> None:

@@ -45,6 +45,16 @@ def test_rejections_are_the_last_check_with_their_count_and_reasons() -> None:
     assert "model's window, 3 with more tokens than a worker's whole KV memory" in score.warnings[-1]
 
 
+def test_the_note_on_requests_beyond_the_window_names_it_and_the_way_out() -> None:
+    over = np.ones(200, dtype=bool)
+    score = evaluate(random_result(0, rejected=5), SloSpec(terms=[TTFT]), over_window=over, window_tokens=131_072)
+    assert score.warnings[-1].endswith(
+        "5 with more tokens, prompt and declared output together, than the model's window of 131,072 (`hisearch trace "
+        "import --max-tokens 131072` leaves them out)"
+    )
+    assert "of 131,072" not in RejectionCheck(0.0, 9, {"over_kv_memory": 1}, window_tokens=131_072).note
+
+
 def test_reasons_are_distinguished_only_where_the_window_is_known() -> None:
     check = evaluate(random_result(0, rejected=5), SloSpec(terms=[TTFT])).slo[-1]
     assert isinstance(check, RejectionCheck)

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from hisearch.base.policies import ROUTERS
 from hisearch.simulate.engine import ModelNotServed, simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan, Incident, PoolPlan, ServedModel, TransferPlan
+from hisearch.simulate.plans.models import models_of_requests
 from hisearch.simulate.results.parts import of_model
 from hisearch.simulate.results.tables import Outcome, RequestTable
 from hisearch.specs.deployments.cluster import AutoscaleSpec
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterSpec
+from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.models import RequestModels
 from tests.kernels.systems import POLICIES, compiled, examples, plan
@@ -214,5 +216,9 @@ def test_a_model_that_nobody_serves_is_refused() -> None:
         simulate_fleet(fleet, replace(trace, models=None))
     alone = FleetPlan((pool(LARGE, "vllm", 1, "a"),))
     assert (simulate_fleet(alone, replace(trace, models=None)).requests.outcome == Outcome.FINISHED).all()
-    with pytest.raises(ModelNotServed, match="'mini'"):
+    with pytest.raises(ModelNotServed, match="'mini'") as refused:
         simulate_fleet(alone, trace)
+    assert "--adapters" not in str(refused.value)
+    of_agents = replace(trace, agents=AgentArrays(*[np.zeros(0)] * 10))
+    with pytest.raises(ModelNotServed, match="LoRA adapter, import the trace with --adapters mini=RANK"):
+        models_of_requests(alone, of_agents)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -89,8 +90,8 @@ def test_terms_are_joined_by_commas_and_words() -> None:
     [
         ("ttft<1s", "expected a percentile from p50 to p99.9, or median, got '<' at character 5: ttft[<]1s"),
         ("ttft p95 = 1s", "expected <, <= or under, got '=' at character 10: ttft p95 [=] 1s"),
-        ("ttft p95 < 1", "expected a unit: s, ms, us or m, got the end at character 13: ttft p95 < 1 [ ]"),
-        ("ttft p95 < 1ss", "expected a unit: s, ms, us or m, got 'ss' at character 13: ttft p95 < 1[ss]"),
+        ("ttft p95 < 1", "expected a unit: s, ms, us or m (minutes), got the end at character 13: ttft p95 < 1 [ ]"),
+        ("ttft p95 < 1ss", "expected a unit: s, ms, us or m (minutes), got 'ss' at character 13: ttft p95 < 1[ss]"),
         ("ttft p95 < fast", "expected a bound such as 1s or 50ms, got 'fast' at character 12: ttft p95 < [fast]"),
         ("ttft p95 < 0s", "expected a bound above 0, got '0' at character 12: ttft p95 < [0]s"),
         ("ttft p101 < 1s", "expected a percentile above 0 and up to 100, got 'p101' at character 6: ttft [p101] < 1s"),
@@ -131,6 +132,34 @@ def test_two_percentiles_are_met(low: int, high: int, percents: tuple[int, int])
         assert math.exp(lengths.mean_log + scores[percent] * lengths.sigma_log) == pytest.approx(tokens, rel=1e-6)
 
 
+@given(st.integers(1, 20_000), st.floats(0.0, 0.999), st.sampled_from([60.0, 90.0, 95.0, 99.0]), st.booleans())
+def test_a_mean_and_a_percentile_are_met(mean: int, share: float, percent: float, mean_first: bool) -> None:
+    """Both by closed form, of the root that spreads less. share: of the largest logarithm."""
+    score = NormalDist().inv_cdf(percent / 100)
+    tokens = mean * math.exp(share * score**2 / 2)
+    parts = [f"mean={mean}", f"p{percent:g}={tokens:.9f}"]
+    lengths = parse_lengths(",".join(parts if mean_first else parts[::-1]), 0.7)
+    assert mean_tokens(lengths) == pytest.approx(mean, rel=1e-6)
+    if lengths.distribution == "constant":
+        assert tokens == pytest.approx(mean, rel=1e-6)
+        return
+    assert lengths.mean_log is not None
+    assert lengths.sigma_log is not None
+    assert math.exp(lengths.mean_log + score * lengths.sigma_log) == pytest.approx(tokens, rel=1e-6)
+    assert 0.0 <= lengths.sigma_log <= score * (1 + 1e-6)
+
+
+def test_draws_of_a_mean_and_a_percentile_have_both() -> None:
+    drawn = draw_lengths(parse_lengths("mean=1800,p99=6000", 0.0), 200_000, np.random.default_rng(0))
+    assert drawn.mean() == pytest.approx(1800, rel=0.01)
+    assert np.percentile(drawn, 99) == pytest.approx(6000, rel=0.02)
+
+
+def test_a_mean_alone_has_the_given_spread() -> None:
+    assert parse_lengths("mean=1800", 0.7) == parse_lengths("1800", 0.7)
+    assert parse_lengths("mean=1800", 0.0) == parse_lengths("1800 exactly", 0.0)
+
+
 def test_no_spread_draws_a_constant() -> None:
     lengths = parse_lengths("p50=700", 0.0)
     assert lengths.sigma_log == 0.0
@@ -141,12 +170,21 @@ def test_no_spread_draws_a_constant() -> None:
     ("phrase", "message"),
     [
         ("2,000", "expected 'exactly' or the end (numbers have no comma), got ',' at character 2: 2[,]000"),
-        ("2k", "expected a number of tokens such as 2000, or percentiles such as p50=1500,p99=8000, got '2k'"),
+        ("2k", "expected a number of tokens such as 2000, or percentiles such as p50=1500,p99=8000 or mean=1800"),
         ("0", "expected 1 token or more, got '0' at character 1"),
         ("p50=10,p99=5", "expected tokens that do not fall from p50 to p99, got '5' at character 12"),
         ("p50=10,p50=15", "expected two different percentiles above p0 and below p100, got 'p50' at character 8"),
         ("p50=1,p90=2,p99=3", "expected the end (two percentiles are enough), got ',' at character 12"),
         ("p50 10", "expected =, got '10' at character 5"),
+        (
+            "mean=1800,p99=30000",
+            "expected from the mean, 1,800, to 26,943 tokens at p99, as a lognormal distribution has (or two "
+            "percentiles), got '30000' at character 15",
+        ),
+        ("p90=1700,mean=1800", "expected from the mean, 1,800, to 4,092 tokens at p90"),
+        ("mean=1800,p50=900", "expected beside the mean a percentile above p50, got '900' at character 15"),
+        ("mean=1800,mean=900", "expected a percentile such as p50, or mean, each once, got 'mean' at character 11"),
+        ("mean=1,p90=2,p99=3", "expected the end (the mean and a percentile are enough), got ',' at character 13"),
     ],
 )
 def test_errors_of_lengths_point_at_the_place(phrase: str, message: str) -> None:

@@ -45,6 +45,14 @@ PUBLISHED = {
 }
 
 
+@pytest.mark.parametrize("name", CATALOGUE.names("Medium"))
+def test_a_medium_s_price_has_a_source_of_its_own(name: str) -> None:
+    """The source of its bandwidth says nothing of its price."""
+    medium = CATALOGUE.get("Medium", name).spec
+    assert medium.price_source != medium.provenance.source
+    assert medium.price_source.startswith("an assumption of hisearch") == (medium.usd_per_gib_hour > 0)
+
+
 def attention_parameters(model: ModelSpec) -> int:
     """Weights of one attention layer, biases and norms left out."""
     if model.mla is None:

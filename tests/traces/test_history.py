@@ -84,6 +84,15 @@ def test_an_imported_history_is_found_in_the_written_file_and_hits(table: Path, 
         read_trace(whole, TraceFileSpec(path=str(whole), history=True))
 
 
+def test_few_turns_that_are_long_enough_are_called_few(table: Path) -> None:
+    table.write_text(TABLE.replace("20,c1,90,10", "20,c1,90,200"))
+    cautions = load_trace_file(table, columns=COLUMNS).cautions
+    assert any("only 33 % of the 3 follow-ups are long enough" in text and "--history" in text for text in cautions)
+    table.write_text(TABLE.replace("10,c1,150,30", "10,c1,15,300").replace("20,c1,90,10", "20,c1,90,200"))
+    cautions = load_trace_file(table, columns=COLUMNS).cautions
+    assert not any("--history" in text for text in cautions)
+
+
 def test_without_conversations_there_is_no_history(table: Path) -> None:
     columns = {ours: theirs for ours, theirs in COLUMNS.items() if ours != "session"}
     with pytest.raises(TraceError, match="no request follows another: name the conversations"):

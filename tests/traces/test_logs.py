@@ -45,6 +45,7 @@ def test_litellm(write):
         "3 rows left out: failed (line 5); answered from the gateway's cache (line 6); no output (line 7)"
         in trace.notes
     )
+    assert trace.skipped_rows == 3, "notes and statistics give one number"
     assert "startTime holds dates without a zone, taken as UTC; 4 requests" in trace.notes[0]
     mixed = read(write("m.jsonl", [LITELLM, LITELLM | {"request_id": "b", "model": "qwen"}]))
     assert mixed.models.names == ("llama", "qwen")

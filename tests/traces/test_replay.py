@@ -73,9 +73,10 @@ def test_a_compiled_replay_shares_whole_blocks_and_waits_for_nobody(chat: Compil
 
 
 def test_requests_that_never_came_are_left_out(chat: CompiledTrace) -> None:
-    replay = replay_of(chat, np.array([0.0, np.nan, 1.0, 7.0]), limit=3)
-    assert replay.indices.tolist() == [0, 2]
-    with pytest.raises(ValueError, match="none of its first 4 requests arrives"):
+    replay = replay_of(chat, np.array([0.0, np.nan, 7.0, 1.0]), limit=3)
+    assert replay.indices.tolist() == [0, 3, 2]
+    assert replay_of(chat, np.array([0.0, np.nan, 7.0, 1.0]), limit=2).indices.tolist() == [0, 3], "the first to arrive"
+    with pytest.raises(ValueError, match="none of its 4 requests arrives"):
         replay_of(chat, np.full(4, np.nan))
 
 

@@ -92,6 +92,8 @@ def test_broken_rows_left_out_are_listed_by_line(write):
         ({"requestTime": 1785574800123, "usage.prompt_tokens": 5, "usage.completion_tokens": 9, "conversation_id": "c"},
          {"arrival_s": "requestTime", "input_tokens": "usage.prompt_tokens", "output_tokens": "usage.completion_tokens",
           "session": "conversation_id"}),
+        ({"ts": 0, "prompt_len": 8, "completion_len": 3, "conv": "a"},
+         {"arrival_s": "ts", "input_tokens": "prompt_len", "output_tokens": "completion_len", "session": "conv"}),
         ({"ts": 0.5, "prompt": "Tell me", "prompt_len": 8, "output_len": 3, "answer": "No"},
          {"arrival_s": "ts", "input_tokens": "prompt_len", "output_tokens": "output_len"}),
         ({"timestamp_ms": 7, "ISL": "10", "OSL": "20"},
@@ -101,6 +103,21 @@ def test_broken_rows_left_out_are_listed_by_line(write):
 )  # fmt: skip
 def test_proposals(sample, columns):
     assert propose_columns(sample) == columns
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["session", "sessionId", "conv", "conv_id", "conversation", "conversation_id", "conversationID", "chat", "chat_id",
+     "thread", "thread_id", "dialogue", "dialog_id", "dialogue_id", "meta.conversation_uuid"],
+)  # fmt: skip
+def test_conversations_are_proposed_by_their_usual_names(name):
+    assert propose_columns({"ts": 0, "isl": 8, "osl": 3, name: "a"})["session"] == name
+
+
+def test_an_id_of_a_conversation_is_likelier_than_its_text():
+    assert propose_columns({"conversation": "Hello", "thread": 7, "conversation_id": "c"}) == {
+        "session": "conversation_id"
+    }
 
 
 def test_a_proposal_can_be_pasted():

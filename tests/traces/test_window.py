@@ -25,3 +25,4 @@ def test_the_warning_counts_and_is_silent_where_all_fit(write):
     assert warning is not None
     assert warning.startswith("2 of 4 requests (50.0 %) exceed the model's window of 1,024 tokens")
     assert "1 of them with the prompt alone (the longest has 2,010 tokens)" in warning
+    assert warning.endswith("`hisearch trace import --max-tokens 1024` leaves them out")

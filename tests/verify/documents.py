@@ -78,7 +78,7 @@ def measure(
         assert result.recommendation is not None
         number = result.recommendation.trial.number
     trial = result.trials[number]
-    replay = benchmark_of(result.simulation, trial)
+    replay = benchmark_of(result.simulation, trial).replay
     if hits_lost:
         chosen = set(np.random.default_rng(7).permutation(len(replay))[: round(hits_lost * len(replay))].tolist())
         blocks = tuple(

@@ -17,7 +17,7 @@ from hisearch.score.steady_state import Stretch
 from hisearch.score.terms import RejectionCheck, check_to_dict, of_model
 from hisearch.search.evaluate.sustained import score_measured
 from hisearch.simulate.plans.fleet import FleetPlan, ServedModel
-from hisearch.simulate.plans.models import models_of_requests, over_windows
+from hisearch.simulate.plans.models import models_of_requests, over_windows, window_tokens
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TransferLaw
 from hisearch.simulate.results.parts import of_model as part_of_model
@@ -190,6 +190,7 @@ class Replay:
                 usd_per_hour=cost.total,
                 accelerators=cost.accelerators,
                 over_window=over_window[model_of_request == number],
+                window_tokens=window_tokens(fleet)[number],
             )
             shares.append(ModelShare(model.name, tuple(pool.name for pool in pools), model_result, cost, score))
         return shares
@@ -233,6 +234,7 @@ class Replay:
             usd_per_hour=cost.total,
             accelerators=cost.accelerators,
             over_window=over_window if kept is None else over_window[kept],
+            window_tokens=window_tokens(self.fleet)[0] if len(self.fleet.models) == 1 else 0,
         )
 
     @property

@@ -24,7 +24,7 @@ from hisearch.specs.documents.stand_alone import stand_alone
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.machines.hardware import HostSpec
 from hisearch.specs.studies.search_space import SearchSpaceSpec
-from hisearch.traces.changes.replay import USUAL_REQUESTS, Replay
+from hisearch.traces.changes.replay import USUAL_REQUESTS, mean_rate_rps
 from hisearch.traces.changes.replay import replay_of as replay_of_trace
 from hisearch.traces.changes.selection import head
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from hisearch.search.evaluate.simulation import Simulation
     from hisearch.search.model.trial import Trial
 
+#: Requests that are simulated for each of a benchmark's. Assumed: among the first thousand to arrive is hardly one that
+#: stands behind 32 times as many.
+_SIMULATED_FOR_ONE = 32
 #: Accelerator slots of a host, where neither the pool nor its accelerator names a host.
 USUAL_SLOTS = 8
 
@@ -63,7 +66,7 @@ def export_trial(
     launches = [launch._replace(pool=pool) for launch, pool in zip(launches, deployment.pools, strict=True)]
     benchmark = None
     if not trial.error:
-        benchmark = Benchmark(benchmark_of(simulation, trial), f"workload {simulation.slice(1.0).name}")
+        benchmark = benchmark_of(simulation, trial)
     notices = tuple(text for text in (weights_notice(launches), release_notice(launches), formats) if text)
     context = ExportContext(status, replay, inputs, benchmark, notices)
     reaches = [reach_of(resolved, pool) for pool in trial.deployment.pools]
@@ -92,8 +95,10 @@ def _host_of(resolved: ResolvedStudy, pool: PoolSpec) -> HostSpec | None:
     return resolved.hosts[name].spec if name is not None else None
 
 
-def benchmark_of(simulation: Simulation, trial: Trial, limit: int = USUAL_REQUESTS) -> Replay:
-    """The first requests of the study's workload, at their arrival times in a simulation of the trial.
+def benchmark_of(simulation: Simulation, trial: Trial, limit: int = USUAL_REQUESTS) -> Benchmark:
+    """The first requests of the study's workload to arrive in a simulation of the trial, at their times in it.
+
+    More requests are simulated than are taken: follow-ups among them come between first turns that are not.
 
     Args:
         simulation: the study's.
@@ -103,8 +108,13 @@ def benchmark_of(simulation: Simulation, trial: Trial, limit: int = USUAL_REQUES
     Raises:
         ValueError: the deployment cannot be simulated.
     """
-    trace = head(simulation.slice(1.0), limit)
-    return replay_of_trace(trace, simulation.replay(trial.deployment, trace, trial.load).requests.arrival_s, limit)
+    whole = simulation.slice(1.0)
+    trace = head(whole, _SIMULATED_FOR_ONE * limit)
+    arrival_s = simulation.replay(trial.deployment, trace, trial.load).requests.arrival_s
+    replay = replay_of_trace(trace, arrival_s, limit)
+    of = f"workload {whole.name}"
+    part = of if trace is whole else f"the first {len(trace):,} requests of {of}"
+    return Benchmark(replay, of, part, mean_rate_rps(arrival_s))
 
 
 def replay_of(

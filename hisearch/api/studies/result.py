@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.provenance import format_simulations
+from hisearch.api.provenance import format_simulations, profile_note
 from hisearch.api.run_folder import (
     CLOSEUP,
     ENDED,
@@ -191,13 +191,13 @@ class StudyResult(Shown):
 
     def status_of(self, trial: Trial) -> TrialStatus:
         """A trial's status in the study, its predicted figures and their confidence."""
-        from hisearch.api.provenance import profile_note
-        from hisearch.export.trial_status import Ground, trial_status
+        from hisearch.export.trial_status import Ground, rest_holds, trial_status
 
         profile = profile_note(self.resolved, trial)
         ground = Ground(profile.name, profile.evidence, profile.relative_error)
         best = self.recommendation.trial if self.recommendation is not None else None
-        return trial_status(trial, best, ground, self.confidence, interrupted=self.outcome.ending.interrupted)
+        status = trial_status(trial, best, ground, self.confidence, interrupted=self.outcome.ending.interrupted)
+        return status._replace(rest_holds=rest_holds(trial, self.trials, self.resolved.study.availability))
 
     def best_on(self, engine: str | None) -> Trial:
         """The recommended trial, or the best feasible one on an engine that the recommendation does not use.

@@ -56,7 +56,8 @@ def size(
     Args:
         model: a catalogue name, a Hugging Face id of the catalogue, or the path of a config.json.
         slo: a catalogue name, a path, or a phrase: ``"ttft p95 < 1s, tpot p95 < 50ms"``.
-        input: prompt tokens that a request adds: their mean, ``"2000 exactly"``, or ``"p50=1500,p99=8000"``.
+        input: prompt tokens that a request adds: their mean, ``"2000 exactly"``, ``"p50=1500,p99=8000"`` or
+            ``"mean=1800,p99=6000"``.
         output: output tokens, likewise.
         rate: requests per second, of all turns.
         concurrency: instead of a rate: users with one request each at any time.

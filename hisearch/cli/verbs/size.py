@@ -43,7 +43,8 @@ def size(
         typer.Option(
             "--input",
             metavar="TOKENS",
-            help='Prompt tokens that a request adds: their mean, "2000 exactly", or "p50=1500,p99=8000".',
+            help='Prompt tokens that a request adds: their mean, "2000 exactly", "p50=1500,p99=8000" or '
+            '"mean=1800,p99=6000".',
         ),
     ],
     output: Annotated[str, typer.Option(metavar="TOKENS", help="Output tokens of a request, likewise.")],

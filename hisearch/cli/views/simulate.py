@@ -17,7 +17,7 @@ from hisearch.search.model.deployments import describe
 from hisearch.simulate.agent_use import doubts
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.uses import HintQuality, ObjectUse
-from hisearch.specs.wording import counted, listed
+from hisearch.specs.wording import counted, listed, per_second
 
 #: Workers that are printed; all are in the JSON form.
 WORKER_ROWS = 32
@@ -76,12 +76,12 @@ def _step_times(plan: WorkerPlan) -> list[str]:
 
 
 #: Figures of ``ObjectUse`` that are shown, summed over workers.
-_OBJECT_COUNTS = ("calls", "resident_calls", "loads", "loads_ahead", "stall_s")
+_OBJECT_COUNTS = ("calls", "object_calls", "resident_calls", "loads", "loads_ahead", "stall_s")
 
 
 def _objects(uses: Sequence[ObjectUse]) -> str:
     """How often calls had their objects loaded, and how those were loaded."""
-    calls, hits, loads, ahead, stall_s = (sum(getattr(use, name) for use in uses) for name in _OBJECT_COUNTS)
+    calls, needing, hits, loads, ahead, stall_s = (sum(getattr(use, name) for use in uses) for name in _OBJECT_COUNTS)
     waited = f"; steps waited {significant(stall_s)} s for them" if stall_s else ""
     storage = f"; {significant(uses[0].host_bytes / 2**30)} GiB in host memory" if uses[0].host_bytes else ""
     reads = sum(use.disk_reads for use in uses)
@@ -92,8 +92,12 @@ def _objects(uses: Sequence[ObjectUse]) -> str:
             f"; {significant(uses[0].on_disk_bytes / 2**30)} GiB on the disk, {reads:,} reads "
             f"({significant(read_gib)} GiB), {ahead_of:,} ahead"
         )
-    hit_share = percent(hits / calls if calls else 0.0)
-    return f"{hit_share} of calls found theirs; {loads:,} loads, {ahead:,} ahead{waited}{storage}"
+    if needing:
+        which = "calls" if needing == calls else f"the {needing:,} of {counted(calls, 'call')} that need any"
+        shares = f"{percent(hits / needing)} of {which} found theirs loaded"
+    else:
+        shares = "no call needs any"
+    return f"{shares}; {counted(loads, 'load')}, {ahead:,} ahead{waited}{storage}"
 
 
 def _hints(hints: HintQuality) -> str:
@@ -117,9 +121,9 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
     }
     if simulated.slo is not None:
         good = percent(metrics["attainment"])
-        figures["goodput"] = f"{significant(metrics['goodput_rps'])} requests/s ({good} of requests meet every term)"
+        figures["goodput"] = f"{per_second(significant(metrics['goodput_rps']))} ({good} of requests meet every term)"
     figures |= {
-        "throughput": f"{significant(metrics['throughput_rps'])} requests/s, "
+        "throughput": f"{per_second(significant(metrics['throughput_rps']))}, "
         f"{significant(metrics['output_tokens_per_s'])} output tokens/s, "
         f"{significant(metrics['total_tokens_per_s'])} tokens/s in all",
         "prefix cache hits": f"{percent(metrics['hit_rate'])} of prompt tokens"

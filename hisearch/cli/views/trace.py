@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hisearch.cli import output
 from hisearch.score.quantities import percent, significant
-from hisearch.specs.wording import counted, format_percent, listed
+from hisearch.specs.wording import counted, format_percent, listed, per_second
 from hisearch.traces.agent_stats import AgentStats
 from hisearch.traces.reading.rows import one_line
 from hisearch.traces.stats import CachePoint, TraceStats
@@ -26,7 +26,7 @@ def show(stats: TraceStats) -> None:
         "follow-ups": f"{counted(stats.follow_ups, 'request')} after a predecessor",
         "span": f"{significant(stats.span_s)} s from the first to the last of "
         f"{counted(stats.known_arrivals, 'known arrival')}",
-        "rate": f"{significant(stats.rate_rps)} requests/s",
+        "rate": per_second(significant(stats.rate_rps)),
         "burstiness": ", ".join(
             f"{name} {significant(value)}"
             for name, value in (

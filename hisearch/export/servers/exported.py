@@ -24,7 +24,7 @@ from hisearch.search.model.deployments import SHAPES, format_devices, shape_of
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 
-#: Seconds between a pod's notice to end and the engine's. Assumed: routers and Services forget it within some seconds.
+#: Seconds between a pod's notice to end and the engine's. Assumed: what watches pods forgets it within some seconds.
 LEAVING_S = 15
 #: Bounds of a server's time to finish its requests, and what it gets where no request was simulated; seconds, assumed
 #: (30 s is Kubernetes' own default, terminationGracePeriodSeconds).
@@ -120,10 +120,26 @@ class Export:
 
     @property
     def grace_s(self) -> int:
-        """Seconds that a server may take to end: twice a request's simulated p99, and time to leave the Service."""
+        """Seconds that a server may take to end: its notice, and time to finish its requests."""
+        return LEAVING_S + self.finishing_s
+
+    @property
+    def finishing_s(self) -> int:
+        """Seconds that a server has to finish its requests: twice their simulated p99, within bounds."""
         longest_s = 2.0 * self.context.status.e2e_p99_s
-        known = math.isfinite(longest_s)
-        return math.ceil((min(max(longest_s, LEAST_GRACE_S), MOST_GRACE_S) if known else USUAL_GRACE_S) + LEAVING_S)
+        return math.ceil(min(max(longest_s, LEAST_GRACE_S), MOST_GRACE_S) if self.timed else USUAL_GRACE_S)
+
+    @property
+    def finishing(self) -> str:
+        """What a server has to finish its requests, and why so long."""
+        given = f"it has {self.finishing_s} s for its requests"
+        if not self.timed:
+            return f"{given}, of which none was simulated"
+        p99_s = self.context.status.e2e_p99_s
+        return (
+            f"{given}, whose simulated p99 is {p99_s:.3g} s: twice that, but {LEAST_GRACE_S:g} s at least and "
+            f"{MOST_GRACE_S / 60.0:g} min at most"
+        )
 
     @property
     def timed(self) -> bool:

@@ -221,11 +221,13 @@ def _arrives(sim, w, r, now):
     loads.call_fetches(sim, w, sim.agents.agent[r], r)
     events.call_arrives(sim, w, r, now)
     a = sim.agents.agent[r]
-    if (
-        pending_loads.missing_object(sim, w, a, al.ABSENT) < 0
-        and pending_loads.missing_object(sim, w, a, al.LOADING) < 0
-    ):
-        sim.agents.loaders[w].resident_calls += 1
+    if sim.agents.uses_begin[a] < sim.agents.uses_begin[a + 1]:
+        sim.agents.loaders[w].object_calls += 1
+        if (
+            pending_loads.missing_object(sim, w, a, al.ABSENT) < 0
+            and pending_loads.missing_object(sim, w, a, al.LOADING) < 0
+        ):
+            sim.agents.loaders[w].resident_calls += 1
     if sim.agents.line_slot[w, a] >= 0:
         loads.preempt(sim, w, now)
     if disk.on(sim) and sim.agents.line_slot[load_queue.read_row(sim, w), a] >= 0:

@@ -137,7 +137,8 @@ LOADER_STATE = np.dtype(
         ("used_ahead", "i8"),
         ("preempted", "i8"),
         ("evicted", "i8"),
-        ("resident_calls", "i8"),  # calls with all objects resident when they arrived
+        ("object_calls", "i8"),  # calls that need objects, …
+        ("resident_calls", "i8"),  # … and of them those with all resident when they arrived
         ("loaded_pages", "i8"),
         ("load_s", "f8"),  # of loads that have ended
         ("stall_s", "f8"),  # of the loads that a step waited for

@@ -277,13 +277,15 @@ class Simulation:
         kept: np.ndarray | None = None,
     ) -> Score:
         """Score a run of ``trace``. kept: the requests that ``result`` has of it; all of them where absent."""
-        over_window = requests_over_window(trace, fleet.pools[0].plan.max_request_tokens)
+        window_tokens = fleet.pools[0].plan.max_request_tokens
+        over_window = requests_over_window(trace, window_tokens)
         score = evaluate(
             result,
             self._world.slo,
             usd_per_hour=self._paid_usd_per_hour(deployment, result),
             accelerators=self.book.breakdown(deployment).accelerators,
             over_window=over_window if kept is None else over_window[kept],
+            window_tokens=window_tokens,
             limits=self._world.limits,
         )
         down = self._world.replicas_down

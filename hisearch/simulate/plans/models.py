@@ -36,15 +36,25 @@ def models_of_requests(plan: FleetPlan, trace: CompiledTrace) -> RequestModels:
     for name in trace.models.names:
         index = next((k for k, model in enumerate(served) if name in model.names), None)
         if index is None:
+            adapters = (
+                f". If it is a LoRA adapter, import the trace with --adapters {name}=RANK (docs/traces.md#agents)"
+                if trace.agents is not None
+                else ""
+            )
             raise ModelNotServed(
                 f"trace {trace.name} asks for model {name!r}, which no pool serves; served: {', '.join(names)}. Other "
-                "names of a model go under served_names of the deployment"
+                f"names of a model go under served_names of the deployment{adapters}"
             )
         numbers.append(index)
     return RequestModels(names, np.array(numbers, np.int32)[trace.models.model])
 
 
+def window_tokens(plan: FleetPlan) -> tuple[int, ...]:
+    """The window of each model that the fleet serves."""
+    return tuple(max(p.plan.max_request_tokens for p in plan.pools if p.model == model) for model in plan.models)
+
+
 def over_windows(plan: FleetPlan, trace: CompiledTrace) -> npt.NDArray[np.bool_]:
     """Mask of the requests that exceed their model's window, shape (N,)."""
-    windows = [max(p.plan.max_request_tokens for p in plan.pools if p.model == model) for model in plan.models]
-    return requests_over_window(trace, np.array(windows, np.int64)[models_of_requests(plan, trace).model])
+    windows = np.array(window_tokens(plan), np.int64)
+    return requests_over_window(trace, windows[models_of_requests(plan, trace).model])

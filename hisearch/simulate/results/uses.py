@@ -99,7 +99,8 @@ class ObjectUse:
     """Usage of agents' objects at one worker.
 
     Attributes:
-        calls: that reached it. resident_calls: calls with all their objects resident.
+        calls: that reached it. object_calls: of these, calls that need an object. resident_calls: of these, calls
+            with all their objects resident.
         loads: completed. loads_ahead: of these, begun before their call. used_ahead: of these, used by a call
             afterwards. preempted: preempted loads. evicted: objects dropped for want of space.
         load_s: link time of the completed loads. stall_s: of it, time that steps waited. wasted_s: link time of the
@@ -119,6 +120,7 @@ class ObjectUse:
     """
 
     calls: int
+    object_calls: int
     resident_calls: int
     loads: int
     loads_ahead: int

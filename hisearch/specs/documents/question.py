@@ -10,7 +10,7 @@ from typing import get_args
 from hisearch.specs.base import ENGINE_TITLES, MAX_SEED, DType, EngineName
 from hisearch.specs.errors import SpecError
 from hisearch.specs.phrases import PhraseError
-from hisearch.specs.wording import listed, unknown
+from hisearch.specs.wording import listed, per_second, unknown
 from hisearch.specs.workloads.distributions import LengthSpec
 from hisearch.specs.workloads.length_phrase import mean_tokens, parse_lengths
 
@@ -159,7 +159,7 @@ class Question:
         """The traffic in a sentence, with what was assumed."""
         if self.rate is not None:
             law = "Poisson" if self.burst == 1.0 else f"gaps with a coefficient of variation of {self.burst:g}"
-            arrivals = f"{self.rate:,g} requests/s, {law}"
+            arrivals = f"{per_second(f'{self.rate:,g}')}, {law}"
         else:
             arrivals = f"{self.concurrency:,} users with one request each at any time"
         prompts = f"{self.shared:,} shared and " if self.shared else ""

@@ -123,6 +123,7 @@ class MediumSpec(Strict):
     range_usd_per_gib_hour: tuple[NonNegative, NonNegative] | None = Field(
         None, description="Least and most that it may turn out to be; exact where absent."
     )
+    price_source: str = Field("", description="Price list, contract or assumption that the price was taken from.")
     energy_j_per_byte: NonNegative = Field(0.0, description="Of a byte read or written.")
     scope: ScopeName = Field(description="Who usually shares a store of it: a Tier's scope where that has none.")
     provenance: Provenance = Field(description="Where the facts come from.")

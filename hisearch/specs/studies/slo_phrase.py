@@ -96,7 +96,7 @@ def _term(reader: Phrase) -> SloTerm:
         percent = _percent(reader, reader.expect(_PERCENTILE, "percentile"))
     reader.expect(_UNDER, "under")
     number = reader.expect("a bound such as 1s or 50ms", "number")
-    unit = reader.expect("a unit: s, ms, us or m", "unit")
+    unit = reader.expect("a unit: s, ms, us or m (minutes)", "unit")
     at_most_s = float(number.text) * _UNIT_S[unit.text.lower()]
     if not (math.isfinite(at_most_s) and at_most_s > 0):
         raise reader.error("a bound above 0", number)

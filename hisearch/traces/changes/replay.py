@@ -1,8 +1,8 @@
-"""The first requests of a trace as a client can send them: times, lengths, and names of the blocks that prompts share.
+"""The first requests of a trace to arrive, as a client can send them.
 
-A benchmark client knows neither sessions nor responses: it sends every prompt at its own time. So follow-ups get the
-times at which a simulation saw them arrive. What a prompt repeats of an earlier *response* is shared only with prompts
-that repeat it too.
+That is times, lengths, and names of the blocks that prompts share. A benchmark client knows neither sessions nor
+responses: it sends every prompt at its own time. So follow-ups get the times at which a simulation saw them arrive.
+What a prompt repeats of an earlier *response* is shared only with prompts that repeat it too.
 
 Notation
     N   requests, in the order in which they are sent
@@ -55,8 +55,7 @@ class Replay:
     @property
     def rate_rps(self) -> float:
         """Requests per second between the first and the last; infinite where they come at once."""
-        span_s = float(self.arrival_s[-1] - self.arrival_s[0])
-        return (len(self) - 1) / span_s if span_s > 0 else float("inf")
+        return mean_rate_rps(self.arrival_s)
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary per request, under the names of hisearch's own trace form."""
@@ -108,23 +107,28 @@ class Replay:
         return compile_trace(trace, name, "closed_loop" if looped else "open_loop")
 
 
+def mean_rate_rps(arrival_s: F8) -> float:
+    """Requests per second between the first and the last that arrived, shape (N,); infinite where they come at once."""
+    span_s = float(np.nanmax(arrival_s) - np.nanmin(arrival_s))
+    return float(np.isfinite(arrival_s).sum() - 1) / span_s if span_s > 0 else math.inf
+
+
 def replay_of(trace: CompiledTrace, arrival_s: F8, limit: int = USUAL_REQUESTS) -> Replay:
-    """The first ``limit`` requests of ``trace`` at the times ``arrival_s``.
+    """The first ``limit`` requests of ``trace`` to arrive at the times ``arrival_s``.
 
     Args:
         trace: the workload.
-        arrival_s: shape (len(trace),) or longer, seconds; requests that never arrived (NaN) are left out.
+        arrival_s: shape (len(trace),), seconds; requests that never arrived (NaN) are left out.
         limit: most requests, at least 1.
 
     Raises:
         ValueError: none of the requests arrives.
     """
     arrays = trace.arrays
-    count = min(limit, len(trace), len(arrival_s))
-    arrived = np.flatnonzero(np.isfinite(arrival_s[:count]))
+    arrived = np.flatnonzero(np.isfinite(arrival_s))
     if not len(arrived):
-        raise ValueError(f"{trace.name}: none of its first {count} requests arrives")
-    order = arrived[np.argsort(arrival_s[arrived], kind="stable")]
+        raise ValueError(f"{trace.name}: none of its {len(trace)} requests arrives")
+    order = arrived[np.argsort(arrival_s[arrived], kind="stable")][:limit]
     inputs = arrays.input_tokens[order]
     block_tokens = max(trace.block_tokens, _FIRST_BLOCK_TOKENS)
     while int((-(-inputs // block_tokens)).sum()) > MOST_BLOCKS:

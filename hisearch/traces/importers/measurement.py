@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hisearch.base.dtypes import F8, I8
-from hisearch.specs.wording import counted
+from hisearch.specs.wording import counted, per_second
 
 #: Percentiles that are compared.
 PERCENTILES = (50, 90, 95, 99)
@@ -113,7 +113,7 @@ class Measurement:
         if math.isinf(self.rate_rps):
             return f"all at once{held}"
         shape = "Poisson arrivals" if self.burstiness == 1.0 else f"gamma arrivals of shape {self.burstiness:g}"
-        return f"{shape} at {self.rate_rps:g} requests/s{held}"
+        return f"{shape} at {per_second(f'{self.rate_rps:g}')}{held}"
 
 
 def latency_figures(ttft_s: F8, e2e_s: F8, output_tokens: I8) -> dict[str, float]:

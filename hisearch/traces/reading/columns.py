@@ -40,8 +40,10 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     ),
     "input_tokens": _lengths(_INPUTS, ("tokens_in", "in_tokens", "isl")),
     "output_tokens": _lengths(_OUTPUTS, ("tokens_out", "out_tokens", "gen_tokens", "gen_len", "osl")),
-    "session": (
-        "session", "session_id", "conversation_id", "conversation", "chat_id", "chat", "thread_id", "dialog_id",
+    "session": tuple(
+        form.format(word)
+        for form in ("{}_id", "{}id", "{}_uuid", "{}_key", "{}")
+        for word in ("session", "conversation", "conv", "chat", "thread", "dialogue", "dialog")
     ),
 }  # fmt: skip
 _NEEDED = ("arrival_s", "input_tokens", "output_tokens")

@@ -209,7 +209,7 @@ class Requests:
             shares_with=content[0] if content else None,
             shared_tokens=content[1] if content else None,
             open_loop=open_loop,
-            skipped_rows=source.bad.count,
+            skipped_rows=source.bad.count + source.understood.left_out_count,
             warnings=warnings,
             block_tokens=block_tokens or shares_block_tokens,
             models=models_of(self.model) if self.model else None,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hisearch.specs.wording import counted, listed
+from hisearch.specs.wording import counted, listed, per_second
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import BadRows
 from hisearch.traces.reading.times import LONGEST_S, PER_SECOND, TITLES, Times, how_to_say
@@ -51,14 +51,18 @@ class Understood:
         self.left_out.setdefault(reason, []).append(line)
 
     @property
+    def left_out_count(self) -> int:
+        """Rows that are no requests to an engine."""
+        return sum(len(lines) for lines in self.left_out.values())
+
+    @property
     def rows_left_out(self) -> str:
         """``3 rows left out: no token counts (lines 2, 5 and 9)``; "" where there are none. A line may hold several."""
-        count = sum(len(lines) for lines in self.left_out.values())
-        if not count:
+        if not self.left_out:
             return ""
         named = {reason: list(dict.fromkeys(lines)) for reason, lines in self.left_out.items()}
         reasons = "; ".join(f"{reason} ({_places(lines, len(lines))})" for reason, lines in named.items())
-        return f"{counted(count, 'row')} left out: {reasons}"
+        return f"{counted(self.left_out_count, 'row')} left out: {reasons}"
 
 
 def notes_of(understood: Understood, defined: str, bad: BadRows, count: int) -> tuple[str, ...]:
@@ -142,7 +146,7 @@ def _extent(understood: Understood, count: int) -> str:
     span, rate = understood.last_s - understood.first_s, _rate(understood, count)
     text = f"{counted(count, 'request')} in {format_span(span)}"
     if math.isfinite(rate) and rate > 0:
-        text += f", {_number(rate)} requests/s"
+        text += f", {per_second(_number(rate))}"
     times = understood.times
     first = times.moment(understood.first_s) if times is not None else None
     last = times.moment(understood.last_s) if times is not None else None
