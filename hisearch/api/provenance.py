@@ -124,7 +124,7 @@ def price_notes(resolved: ResolvedStudy) -> tuple[PriceNote, ...]:
     tiers = resolved.space.spec.cache.tiers
     for name in dict.fromkeys(name for tier in tiers for name in tier.media if tier.sizes()[-1] > 0):
         facts = resolved.media[name].spec
-        source, as_of = facts.provenance.source, facts.provenance.as_of.isoformat()
+        source, as_of = facts.price_source or "not stated", facts.provenance.as_of.isoformat()
         notes.append(PriceNote(name, facts.usd_per_gib_hour, "USD/GiB/hour", "assumed", source, as_of))
     return tuple(notes)
 

@@ -192,9 +192,9 @@ def test_measured_again_the_profile_and_the_recommendation_hold_or_not(
     assert ran.json["agrees"] is True
     assert ran.json["standing"]["stands"] is True
     assert ran.json["standing"]["terms"][0].keys() >= {"label", "value_s", "bound_s", "holds"}
-    # A week later every step takes twice as long: calm enough to be measured, too slow for the study's load.
-    calm = np.arange(len(table.arrival_s)) * 2.0
-    _, _, slow = measure(result, factors=CorrectionSpec(decode=2.0, prefill=2.0, host=2.0), arrival_s=calm)
+    # A week later every step takes three times as long: calm enough to be measured, too slow for the study's load.
+    calm = np.arange(len(table.arrival_s)) * 3.0
+    _, _, slow = measure(result, factors=CorrectionSpec(decode=3.0, prefill=3.0, host=3.0), arrival_s=calm)
     week = write_guidellm(tmp_path / "week.json", slow)
     profile = tmp_path / "corrected.yaml"
     ran = hisearch("verify", result.run_dir, "--measured", week, "--profile", profile, "-q")
