@@ -221,7 +221,11 @@ def test_the_likeliest_for_less_is_found_among_different_workers() -> None:
     closest = likelihood.likeliest_rejected(price_of(outcome.trial), 4)
     assert len({hardware(trial.deployment) for trial in closest}) == len(closest) > 0
     between = likeliest_for_less(
-        likelihood, runner.trials[0], outcome.trial, lambda trial: assessor.assess([trial], [DRAWS], 0.9)[0]
+        likelihood,
+        runner.trials[0],
+        outcome.trial,
+        lambda trial, draws: assessor.assess([trial], [draws], 0.9)[0],
+        DRAWS,
     )
     best = max(share(trial.deployment) for trial in closest)
     assert between is None or between.assessment.all_terms == pytest.approx(best)

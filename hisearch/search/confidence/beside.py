@@ -12,12 +12,12 @@ from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import Trial, price_of, rejects_beyond_window
 from hisearch.specs.deployments.deployment import DeploymentSpec
 
-#: Rejected deployments that get all draws, to find the likeliest.
-CLOSEST = 4
+#: Rejected deployments that get a quarter of the draws, and of these how many get all, to find the likeliest.
+CLOSEST, LIKELIEST = 4, 2
 
 
 def likeliest_for_less(
-    likelihood: Likelihood, first: Trial, best: Trial, assess: Callable[[Trial], Assessment]
+    likelihood: Likelihood, first: Trial, best: Trial, assess: Callable[[Trial, int], Assessment], draws: int
 ) -> Priced | None:
     """Of what was looked at and costs less than ``best``, the likeliest; None unless it is likelier than ``first``.
 
@@ -25,13 +25,21 @@ def likeliest_for_less(
         likelihood: which rejected them.
         first: the rule's own choice.
         best: the recommendation.
-        assess: a trial under all draws.
+        assess: a trial under the first so many draws.
+        draws: all of them.
     """
-    priced = [Priced(trial, assess(trial)) for trial in likelihood.likeliest_rejected(price_of(best), CLOSEST)]
-    likeliest = max(priced, key=lambda p: (p.assessment.all_terms, -price_of(p.trial)), default=None)
+    closest = likelihood.likeliest_rejected(price_of(best), CLOSEST)
+    few = [Priced(trial, assess(trial, max(draws // 4, 1))) for trial in closest]
+    hopeful = sorted(few, key=_likelier)[-LIKELIEST:]
+    likeliest = max((Priced(p.trial, assess(p.trial, draws)) for p in hopeful), key=_likelier, default=None)
     if likeliest is None or likeliest.trial.number == first.number:
         return None
-    return likeliest if likeliest.assessment.all_terms > assess(first).all_terms_range[1] else None
+    return likeliest if likeliest.assessment.all_terms > assess(first, draws).all_terms_range[1] else None
+
+
+def _likelier(priced: Priced) -> tuple[float, float]:
+    """Rises with the probability, of equal ones as the price falls."""
+    return priced.assessment.all_terms, -price_of(priced.trial)
 
 
 def keeps_formats(problem: Problem, trial: Trial) -> bool:

@@ -297,15 +297,16 @@ class _Course:
         """The likeliest that costs less than the recommendation; None unless it is likelier than the first choice."""
         if self._likelihood is None or first.trial.number == recommendation.trial.number or self._assessor.out_of_time:
             return None
-        return likeliest_for_less(self._likelihood, first.trial, recommendation.trial, self._under_all_draws)
+        of_trials = (self._likelihood, first.trial, recommendation.trial)
+        return likeliest_for_less(*of_trials, self._under_draws, self._settings.draws)
 
     def _own_formats(self, first: Recommendation, recommendation: Recommendation) -> Priced | None:
         """The cheapest that keeps the checkpoint's formats and is as likely as required."""
-        at_least = self._settings.required
-        if at_least is None or recommendation.rule != "cheapest" or keeps_formats(self._problem, recommendation.trial):
+        required = self._settings.required
+        if required is None or recommendation.rule != "cheapest" or keeps_formats(self._problem, recommendation.trial):
             return None
         left = self._settings.search - self._counts.get("search for confidence", 0)
-        likelihood = Likelihood(self._assessor, at_least, left, first.trial)
+        likelihood = Likelihood(self._assessor, required, left, first.trial)
         with self._counting("search for the checkpoint's formats"):
             trial = likely_with_own_formats(self._problem, self._runner, likelihood)
         return None if trial is None else Priced(trial, self._under_all_draws(trial))
@@ -328,9 +329,12 @@ class _Course:
             return fresh.assess([recommendation.trial], [settings.fresh_draws], settings.level)[0]
 
     def _under_all_draws(self, trial: Trial) -> Assessment:
-        """A trial under the draws that the study asks for."""
+        return self._under_draws(trial, self._settings.draws)
+
+    def _under_draws(self, trial: Trial, draws: int) -> Assessment:
+        """A trial under the first so many draws."""
         with self._counting("draws"):
-            return self._assessor.assess([trial], [self._settings.draws], self._settings.level)[0]
+            return self._assessor.assess([trial], [draws], self._settings.level)[0]
 
     def _assess(
         self, recommendation: Recommendation, first: Trial, by_rule: Sequence[Recommendation]
