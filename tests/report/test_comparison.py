@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,7 +123,7 @@ def test_words_and_rows_are_of_the_percentiles_that_the_slo_states() -> None:
         base, a=replace(base.b, slo=terms), b=replace(base.b, slo=terms[:1]), figures=compare_figures(a, b, labels)
     )
     assert [name for name, *_ in words.figure_rows(asking.figures)] == ["TTFT p95", "TPOT p99", "E2E p50", "E2E p97.5"]
-    assert "Its TTFT p95 is 1.10 s shorter. E2E p97.5 and E2E p50 are the same." in words.summary(asking)
+    assert "B's TTFT p95 is 1.10 s shorter. E2E p97.5 and E2E p50 are the same." in words.summary(asking)
     assert "p99" not in words.summary(asking)
 
 
@@ -186,3 +187,16 @@ def test_runs_with_one_question_compare_their_fronts() -> None:
     assert text("comparison", "fronts", comparison.fronts) == (
         "A's front has 12 deployments, 3 of them beaten by one of B's; B's has 9, 0 of them beaten by one of A's."
     )
+
+
+def test_chances_stand_beside_verdicts_as_simulated() -> None:
+    sides = [Side(name, name, "", (), feasible=True, chance=chance) for name, chance in (("a", 0.48), ("b", 0.97))]
+    said = text("comparison", "summary", ["meets the SLO"] * 2, [side.chance for side in sides], None, SPEEDS, [], 0.0)
+    assert said.replace("\N{NO-BREAK SPACE}", " ") == (
+        "As simulated, both meet the SLO. A holds it with 48 %, B with 97 %."
+    )
+    plain = text("comparison", "summary", ["meets the SLO"] * 2, [None, None], None, SPEEDS, [], 0.0)
+    assert plain == "Both meet the SLO."
+
+
+SPEEDS: dict[str, list[Any]] = {"different": [], "unsure": [], "same": []}

@@ -18,8 +18,9 @@ from hisearch.report.pages.trades import price_change, trades
 from hisearch.report.words.terms import violation_of
 from hisearch.score.terms import TermCheck
 from hisearch.search.confidence.rival_bandwidth import BandwidthWin
+from hisearch.search.model.deployments import hardware
 from hisearch.search.model.trial import Recommendation, price_of
-from hisearch.search.select.rivals import Rival
+from hisearch.search.select.rivals import Rival, hardware_kind
 from tests.report.test_report_html import confidence_of
 
 
@@ -225,6 +226,20 @@ def test_other_hardware_says_when_it_would_win(build_input: Any) -> None:
     ]
     assert [row.meets for row in rows] == [True, True, False, False]
     assert "How other hardware fared" in render(shown)
+
+
+def test_other_hardware_wins_at_the_price_of_what_is_likely(build_input: Any) -> None:
+    data = build_input()
+    best = data.recommendation.trial
+    dearer = next(trial for trial in data.trials if trial.meets_slo and price_of(trial) > price_of(best))
+    kind = hardware_kind(dearer.deployment)
+    row = {"item": "h200", "now_usd": 3.5, "usd": 3.24, "dearer": False, "trial": dearer.number, "held": 8, "draws": 8}
+    known = Confidence(sensitivity={"prices": [row]})
+    (shown,) = reasons.rival_rows(dataclasses.replace(data, rivals=(Rival(kind, dearer),), confidence=known))
+    assert shown.wins == f"h200 at $3.24 or less, now $3.50: {hardware(dearer.deployment)} holds in 8 of 8 draws"
+    unlooked = Confidence(sensitivity={"prices": [row | {"draws": 0}]})
+    (shown,) = reasons.rival_rows(dataclasses.replace(data, rivals=(Rival(kind, dearer),), confidence=unlooked))
+    assert shown.wins == "by no price of its own"
 
 
 def test_thresholds_are_sorted_by_how_close_they_are(build_input: Any) -> None:
