@@ -105,7 +105,7 @@ def test_changes_name_each_leaf() -> None:
 
 def test_the_summary_says_what_it_comes_to() -> None:
     assert words.summary(make_comparison()) == (
-        "A misses the SLO (TTFT p99 2.10 s of at most 2 s); B meets the SLO. B costs $2.50 an hour more (25.0 %). Its "
+        "A misses the SLO (TTFT p99 2.10 s of at most 2 s); B meets the SLO. B costs $2.50 an hour more (25.0 %). B's "
         "TTFT p99 is 1.10 s shorter. TPOT p99 does not clearly differ. A request takes 250 ms less on average: "
         "queueing −600 ms, decode +300 ms, misses −100 ms and transfers +100 ms."
     )
