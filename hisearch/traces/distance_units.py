@@ -20,8 +20,8 @@ _FEWEST = 5
 #: Distances whose median is so many times as far as the calls come, or as near, are in another unit. Chosen: estimates
 #: are off by less, thousandths by more.
 _IMPLAUSIBLE = 100.0
-#: Seconds and frames are told apart where a frame takes so many seconds, or a second so many frames, and the median is
-#: off by that, within a factor.
+#: Seconds and frames are distinguished where a frame takes so many seconds, or a second so many frames, and the median
+#: is off by that, within a factor.
 _APART, _ALIKE = 3.0, 1.5
 #: Ratios at which milliseconds are supposed.
 _THOUSAND = (300.0, 3000.0)

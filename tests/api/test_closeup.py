@@ -18,7 +18,7 @@ from hisearch.cli.views.run import to_dict
 from hisearch.hardware.prices import CostBreakdown
 from hisearch.report.data.closeup import SHARES
 from hisearch.report.figures.closeup_drawings import first_break
-from hisearch.report.pages.page import growth
+from hisearch.report.pages.page import load_fact
 from hisearch.score.quantities import significant
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.model.trial import Trial
@@ -58,7 +58,7 @@ def test_one_headroom_is_told_everywhere(result: StudyResult) -> None:
     data = result.report_input()
     assert [term.holds for term in data.breaks] == [False] * len(data.breaks) != []
     load, missed = f"{known.load:.3g}", f"{known.infeasible_load:.3g}"
-    (fact,) = growth(data)
+    (fact,) = load_fact(data)
     assert data.rates is not None
     assert fact.value == significant(known.load * data.rates.mean_rps)
     assert fact.meaning.startswith(f"{load} × this load")

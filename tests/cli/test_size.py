@@ -118,7 +118,7 @@ def test_a_probability_that_none_reaches_exits_with_99(hisearch: Hisearch, workd
     )
     assert ran.code == 99
     said = " ".join(ran.out.split())
-    assert "the search for one with the 99.9 % that are required was ended by its limit on simulations" in said
+    assert "the search for one with the 99.9 % that are required was ended by the limit on simulations" in said
 
 
 REFUSED = [

@@ -205,26 +205,23 @@ def reuse_under_pressure() -> System:
     )
 
 
+#: Few requests, of which some follow others.
+_FEW = TraceShape(
+    requests=5, rate_rps=5.0, prompt_tokens=20, output_tokens=8, shared_prefixes=3, follow_up=0.3, fork=0.1,
+    same_time=0.1, repeat=0.0,
+)  # fmt: skip
+
+
 def shared_store_of_idle_workers() -> System:
     """A worker waits for a block that the other, which has nothing to do, is copying to the store of both."""
-    shape = TraceShape(
-        requests=5, rate_rps=5.0, prompt_tokens=20, output_tokens=8, shared_prefixes=3, follow_up=0.6, fork=0.1,
-        same_time=0.1, repeat=0.0,
-    )  # fmt: skip
-    return _on_one_request(
-        shape, 150, OffloadConfig(64, CopyLaw(0.0, 4e-6), CopyLaw(0.0, 0.0)), workers=2, overlap=False
-    )
+    offload = OffloadConfig(64, CopyLaw(0.0, 4e-6), CopyLaw(0.0, 0.0))
+    return _on_one_request(replace(_FEW, follow_up=0.6), 150, offload, workers=2, overlap=False)
 
 
 def flush_without_a_batch() -> System:
     """A pass that forms no batch waits for copies; a request comes meanwhile."""
-    shape = TraceShape(
-        requests=5, rate_rps=5.0, prompt_tokens=150, output_tokens=8, shared_prefixes=3, follow_up=0.3, fork=0.1,
-        same_time=0.1, repeat=0.0,
-    )  # fmt: skip
-    return _on_one_request(
-        shape, 300, OffloadConfig(300, CopyLaw(0.0, 0.001), CopyLaw(0.0, 0.0)), workers=1, overlap=True
-    )
+    offload = OffloadConfig(300, CopyLaw(0.0, 0.001), CopyLaw(0.0, 0.0))
+    return _on_one_request(replace(_FEW, prompt_tokens=150), 300, offload, workers=1, overlap=True)
 
 
 def _on_one_request(

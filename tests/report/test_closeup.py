@@ -17,7 +17,7 @@ from hisearch.report.figures import closeup as draw
 from hisearch.report.figures.closeup_drawings import closeup_drawings, first_break
 from hisearch.report.figures.importance import LEAST_TRIALS, importance, omega_squared
 from hisearch.report.figures.tornado import tornado
-from hisearch.report.pages.page import growth, load_words
+from hisearch.report.pages.page import load_fact, load_words
 from hisearch.score.capacity import Capacity
 from hisearch.score.terms import LimitCheck, RejectionCheck, TermCheck
 from hisearch.search.model.demand import Rates
@@ -92,24 +92,24 @@ def test_the_first_term_to_break_is_named(build_input: Any, build_closeup: Any) 
 
 
 def test_how_far_the_load_may_grow(build_input: Any) -> None:
-    (fact,) = growth(build_input())
+    (fact,) = load_fact(build_input())
     assert fact == ("As simulated holds up to", "1 ×", "this load", "at 1.5 × TPOT p99 breaks")
-    assert growth(build_input(headroom=Capacity(3.0, 1.0, math.inf, 4)))[0].value == "≥ 3 ×"
-    assert growth(build_input(headroom=None)) == ()
-    assert growth(build_input(headroom=Capacity(0.0, 0.0, 0.5, 4))) == ()
+    assert load_fact(build_input(headroom=Capacity(3.0, 1.0, math.inf, 4)))[0].value == "≥ 3 ×"
+    assert load_fact(build_input(headroom=None)) == ()
+    assert load_fact(build_input(headroom=Capacity(0.0, 0.0, 0.5, 4))) == ()
 
 
 def test_loads_in_requests_per_second(build_input: Any, build_closeup: Any) -> None:
     rates = Rates(18.2, 21.5)
     closeup = replace(build_closeup(), rates=rates)
-    (fact,) = growth(build_input(closeup=closeup, headroom=Capacity(1.5, 1.0, 2.0, 4)))
+    (fact,) = load_fact(build_input(closeup=closeup, headroom=Capacity(1.5, 1.0, 2.0, 4)))
     assert fact == (
         "As simulated holds up to",
         "27.3",
         "requests/s",
         "1.5 × this load, which is 18.2 on average, 21.5 in the busiest 60 s; at 2 × the SLO breaks",
     )
-    assert growth(build_input(closeup=closeup, headroom=None)) == (
+    assert load_fact(build_input(closeup=closeup, headroom=None)) == (
         ("Load", "18.2", "requests/s", "on average, 21.5 in the busiest 60 s"),
     )
     assert load_words(build_input(closeup=closeup, headroom=Capacity(3.0, 1.0, math.inf, 4))) == (
@@ -122,7 +122,7 @@ def test_loads_in_requests_per_second(build_input: Any, build_closeup: Any) -> N
 def test_the_first_screen_the_load_tab_and_the_sensitivities_tell_one_headroom(build_input: Any) -> None:
     """The search's figure, though the loads that were looked at around it are others."""
     data = build_input(headroom=Capacity(1.2, 1.0, 1.25, 9))
-    assert growth(data)[0][1:] == ("1.2 ×", "this load", "at 1.25 × the SLO breaks")
+    assert load_fact(data)[0][1:] == ("1.2 ×", "this load", "at 1.25 × the SLO breaks")
     assert first_break(data) == ("Every term holds up to 1.2 times the study's load; at 1.25 times, the SLO is missed.")
     drawn = tornado(replace(data, confidence=Confidence(sensitivity={"next": None})))
     assert drawn is not None

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hisearch.score.terms import OVER_WINDOW, RejectionCheck, TermCheck
 from hisearch.search.confidence.assessment import Assessor
 from hisearch.search.confidence.assurance import WRONGLY, Assured, Likelihood, Walk, few_of, first_of
-from hisearch.search.confidence.beside import draws_over_window, likeliest_for_less
 from hisearch.search.confidence.chance_constrained import ChanceConstrained, find_chance_constrained
 from hisearch.search.confidence.conclusion_words import format_chance_constrained
+from hisearch.search.confidence.likely_alternatives import draws_over_window, likeliest_for_less
 from hisearch.search.confidence.uncertainty import factors_of
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.deployments import hardware

@@ -195,8 +195,8 @@ def test_a_price_s_break_even_passes_over_what_will_not_do(
     likely = [trial for trial in trials if trial.number not in unlikely]
     plain = price_break_evens(prices, likely if best in likely else [best, *likely], best)
 
-    def numbers(found: list[PriceBreakEven]) -> list[tuple[str, bool, float, int]]:
-        return [(c.item, c.dearer, c.usd, c.trial.number) for c in found]
+    def numbers(break_evens: list[PriceBreakEven]) -> list[tuple[str, bool, float, int]]:
+        return [(c.item, c.dearer, c.usd, c.trial.number) for c in break_evens]
 
     assert numbers(crossings) == numbers(plain)
     assert all(crossing.checked == Checked(8, 8, may_do=True) for crossing in crossings)

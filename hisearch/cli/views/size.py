@@ -19,6 +19,7 @@ from hisearch.report.words.cautions import PROVISIONAL, shortcoming, verdict_of
 from hisearch.report.words.terms import far_off, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, quantity, titled, usd
 from hisearch.score.terms import RejectionCheck, TermCheck, name_of
+from hisearch.search.confidence.conclusion_words import ENDED
 from hisearch.search.model.deployments import formats, hardware
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import format_term, is_near
@@ -178,15 +179,6 @@ def _shortfall(result: StudyResult, required: float) -> str:
     return f"{cheaper}. {draws} draws do not tell the first of these from {format_percent(required)} for sure"
 
 
-#: What ended the search for a probability -> its words.
-_ENDED = {
-    "simulations": "its limit on simulations (spec.confidence.search)",
-    "seconds": "its time (spec.confidence.seconds)",
-    "deployments": "its limit on new deployments",
-    "interrupted": "an interrupt",
-}
-
-
 def _unsatisfied(known: Confidence, required: float) -> str:
     """Why nothing with the required probability was found."""
     search, sure = known.search, f"the {required * 100:g} % that are required"
@@ -195,9 +187,9 @@ def _unsatisfied(known: Confidence, required: float) -> str:
             f"; no deployment can have {sure}: in {search.over_window} of {known.draws} draws the model's window alone "
             "rejects too many requests"
         )
-    if search is not None and search.ended in _ENDED:
+    if search is not None and search.ended:
         looked_at = counted(search.looked_at, "deployment")
-        return f"; the search for one with {sure} was ended by {_ENDED[search.ended]}, after {looked_at}"
+        return f"; the search for one with {sure} was ended by {ENDED[search.ended]}, after {looked_at}"
     return f"; nothing found has {sure}"
 
 

@@ -71,9 +71,8 @@ def big_facts(data: ReportInput) -> tuple[BigFact, ...]:
         )
     if data.recommendation is not None:
         facts.append(_probability(known, ended=data.so_far is None))
-    facts += [
-        BigFact("load", fact.name, fact.value, fact.unit, tuple(fact.meaning.split("; "))) for fact in page.growth(data)
-    ]
+    if (load := page.growth(data)) is not None:
+        facts.append(BigFact("load", *load))
     return tuple(facts)
 
 

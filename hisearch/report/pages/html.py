@@ -100,7 +100,7 @@ def _parts(data: ReportInput) -> dict[str, Any]:
         "few_draws": known is not None and any(0 < row.draws < ENOUGH_DRAWS for row in known.candidates),
         "tornado": tornado(data),
         "settings": page.chosen_settings(data),
-        "key_facts": (*page.key_facts(chosen, known), *page.growth(data)) if chosen is not None else (),
+        "key_facts": (*page.key_facts(chosen, known), *page.load_fact(data)) if chosen is not None else (),
         "front": page.front_table(data),
         "counts": page.counts(data),
         "funnel": page.funnel(data),

@@ -110,11 +110,20 @@ def key_facts(trial: Trial, confidence: Confidence | None = None) -> tuple[Fact,
     return tuple(fact for fact in facts if fact.value != UNDEFINED)
 
 
-def growth(data: ReportInput) -> tuple[Fact, ...]:
-    """The load, the largest simulated at which every term holds, and the term that breaks next; () without any."""
+class Load(NamedTuple):
+    """A load as a key figure: its meaning in lines."""
+
+    name: str
+    value: str
+    unit: str
+    lines: tuple[str, ...]
+
+
+def growth(data: ReportInput) -> Load | None:
+    """The largest load simulated at which every term holds, and what breaks next, else the load; None without any."""
     known, rates = data.headroom, data.rates
     if known is None or known.load <= 0.0:
-        return () if rates is None else (Fact("Load", significant(rates.mean_rps), "requests/s", _busiest(rates)),)
+        return None if rates is None else Load("Load", significant(rates.mean_rps), "requests/s", (_busiest(rates),))
     if math.isinf(known.infeasible_load):
         at_least, ends = "≥ ", "every SLO term; more was not tried"
     else:
@@ -122,10 +131,16 @@ def growth(data: ReportInput) -> tuple[Fact, ...]:
         at_least, ends = "", f"at {known.infeasible_load:.3g} × {missed} breaks"
     name = "As simulated holds up to"
     if rates is None:
-        return (Fact(name, f"{at_least}{known.load:.3g} ×", "this load", ends),)
+        return Load(name, f"{at_least}{known.load:.3g} ×", "this load", (ends,))
     largest = f"{at_least}{significant(known.load * rates.mean_rps)}"
     now = f"{known.load:.3g} × this load, which is {significant(rates.mean_rps)} {_busiest(rates)}"
-    return (Fact(name, largest, "requests/s", f"{now}; {ends}"),)
+    return Load(name, largest, "requests/s", (now, ends))
+
+
+def load_fact(data: ReportInput) -> tuple[Fact, ...]:
+    """``growth`` among the key figures; () without any."""
+    load = growth(data)
+    return () if load is None else (Fact(load.name, load.value, load.unit, "; ".join(load.lines)),)
 
 
 def _busiest(rates: Rates) -> str:

@@ -37,7 +37,7 @@ WRONGLY = 0.01
 GROWN = 64
 
 #: What stops a runner -> what that ends a walk by.
-_LIMITS = {"simulations": "deployments"}
+_LIMITS = {"simulations": "deployments", "seconds": "budget", "usd": "budget"}
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Assured:
     """Result of a walk.
 
     trial: the first that is likely enough, or None. looked_at: deployments simulated under draws. simulations: under
-    draws. ended: what ended the walk early: "simulations" (the limit on them), "seconds", "deployments" (that on new
-    ones) or "interrupted"; "" where nothing did. over_window: draws in which the model's window alone rejects more
-    requests than the SLO allows, whatever is deployed; 0 where such draws are few enough.
+    draws. ended: what ended the walk early, a key of ``conclusion_words.ENDED``; "" where nothing did. over_window:
+    draws in which the model's window alone rejects more requests than the SLO allows, whatever is deployed; 0 where
+    such draws are few enough.
     """
 
     trial: Trial | None

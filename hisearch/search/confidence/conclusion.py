@@ -18,16 +18,16 @@ from hisearch.search.confidence.assessment import Assessment, Assessor, cheapest
 from hisearch.search.confidence.assurance import GROWN, Assured, Likelihood, Walk, first_of
 from hisearch.search.confidence.baseline import SIMULATIONS as BASELINE_SIMULATIONS
 from hisearch.search.confidence.baseline import find_baseline
-from hisearch.search.confidence.beside import (
+from hisearch.search.confidence.chance_constrained import ChanceConstrained, find_chance_constrained
+from hisearch.search.confidence.changes import LOADS, Changes, Faster, NextPurchase, StepChange
+from hisearch.search.confidence.fresh_knowledge import SIMULATIONS as FRESH_SIMULATIONS
+from hisearch.search.confidence.fresh_knowledge import find_fresh_knowledge
+from hisearch.search.confidence.likely_alternatives import (
     draws_over_window,
     keeps_formats,
     likeliest_for_less,
     likely_with_own_formats,
 )
-from hisearch.search.confidence.chance_constrained import ChanceConstrained, find_chance_constrained
-from hisearch.search.confidence.changes import LOADS, Changes, Faster, NextPurchase, StepChange
-from hisearch.search.confidence.fresh_knowledge import SIMULATIONS as FRESH_SIMULATIONS
-from hisearch.search.confidence.fresh_knowledge import find_fresh_knowledge
 from hisearch.search.confidence.likely_prices import likely_price_break_evens
 from hisearch.search.confidence.misses import MOST_DRAWS, Misses, find_misses
 from hisearch.search.confidence.step_sensitivity import MAX_ALTERNATIVES, SCALED, SIMULATIONS

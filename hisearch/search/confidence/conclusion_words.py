@@ -24,6 +24,15 @@ from hisearch.specs.wording import SURE, listed
 #: Most sentences on settings.
 SETTINGS = 8
 
+#: What ended the search for a probability -> its words.
+ENDED = {
+    "simulations": "the limit on simulations (spec.confidence.search)",
+    "seconds": "the limit on seconds (spec.confidence.seconds)",
+    "budget": "the study's own limit on seconds or dollars (spec.budget)",
+    "deployments": f"the limit on new deployments with further replicas ({GROWN})",
+    "interrupted": "an interrupt",
+}
+
 
 def format_chance(assessment: Assessment, varied: Sequence[str]) -> str:
     """How likely the recommendation is to meet the SLO, and under which draws."""
@@ -122,7 +131,7 @@ _WORDS = Words(
         "hours_per_month": HOURS_PER_MONTH,
         "infinity": math.inf,
         "most_factor": MOST_FACTOR,
-        "most_grown": GROWN,
+        "ended": ENDED,
         "per_hour": PER_HOUR,
         "sure": SURE,
         "table_limit": TABLE_LIMIT,

@@ -43,9 +43,6 @@ from hisearch.traces.compiled import CompiledTrace
 #: Regimes with independent errors, in the order of a draw's numbers after the common one.
 REGIMES = ("prefill", "decode", "mixed", "host")
 
-#: Requests in the traces of draws that are kept: some 250 MB.
-KEPT_REQUESTS = 1_000_000
-
 #: Median of the absolute value of a standard normal number.
 NORMAL_MEDIAN = 0.6744897501960817
 
@@ -104,7 +101,6 @@ class Uncertainty:
     prices: tuple[PriceRange, ...] = ()
     sessions: SessionTable | None = None
     correlation: float = 0.5
-    _made: dict[int, Draw] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.normal)
@@ -122,15 +118,7 @@ class Uncertainty:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def draw(self, number: int) -> Draw:
-        """The draw of that number: independent of other draws and of their order. Many deployments meet each."""
-        made = self._made.get(number)
-        if made is None:
-            made = self._draw(number)
-            if len(self._made) * len(self.trace) < KEPT_REQUESTS:
-                self._made[number] = made
-        return made
-
-    def _draw(self, number: int) -> Draw:
+        """The draw of that number: independent of other draws and of their order."""
         trace = self.trace
         if self.sessions is not None and len(self.sessions) > 1:
             rng = self._stream(_TRACES, number)

@@ -1,4 +1,4 @@
-"""What stands beside a recommendation that was chosen for its probability, and what no choice can help."""
+"""Alternatives to a recommendation that was chosen for its probability, and requests that no choice can serve."""
 
 from __future__ import annotations
 
