@@ -110,7 +110,9 @@ def test_other_exports_get_the_nearest_policy_and_say_so(
 ) -> None:
     export_all(build_deployment(router={"policy": policy}), build_model(), build_accelerator(), tmp_path)
     assert "--policy cache_aware" in (tmp_path / "sglang/run.sh").read_text()
-    assert f"has no {policy}: it was given cache_aware" in (tmp_path / "README.md").read_text()
+    readme = (tmp_path / "README.md").read_text()
+    assert f"has no {policy}: where it is started here, it was given cache_aware" in readme
+    assert f"simulated behind a router with `{policy}`" in readme
     assert (tmp_path / "llm-d/scheduler-values.yaml").exists() == (policy == "endpoint_picker")
     assert (tmp_path / "dynamo").exists() == (policy == "dynamo_kv")
     assert (tmp_path / "aibrix").exists() == (policy == "prefix_cache")
