@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -151,6 +152,14 @@ class Registry(Mapping[str, P], Generic[P]):
 
     def parameters(self) -> dict[str, Parameter]:
         """Every parameter by name; policies that share one describe it each."""
+        return self._parameters
+
+    def unread(self, policy: str) -> frozenset[str]:
+        """Names of parameters that ``policy`` does not have."""
+        return self._unread[policy]
+
+    @cached_property
+    def _parameters(self) -> dict[str, Parameter]:
         merged: dict[str, Parameter] = {}
         for name, policy in self.policies.items():
             for parameter in policy.parameters:
@@ -160,6 +169,11 @@ class Registry(Mapping[str, P], Generic[P]):
                     own = replace(first, description=f"{first.description} {own.description}")
                 merged[parameter.name] = own
         return merged
+
+    @cached_property
+    def _unread(self) -> dict[str, frozenset[str]]:
+        known = frozenset(self._parameters)
+        return {name: known.difference(p.name for p in policy.parameters) for name, policy in self.policies.items()}
 
 
 def read_policies(folder: str, kind: type[P], constant: str, first: str = "") -> Registry[P]:

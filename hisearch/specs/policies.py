@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
 from hisearch.base.policies import Parameter, Policy, Registry
 from hisearch.specs.base import Strict
+from hisearch.specs.errors import KeyedError
 
 
 def name_type(policies: Mapping[str, Policy]) -> Any:
@@ -35,6 +36,38 @@ def parameters_model(name: str, *registries: Registry[Any], default: str = "") -
     return create_model(name, __base__=Strict, **fields)
 
 
+def check_parameters(spec: Strict, policies: Registry[Any], policy: str, key: str) -> None:
+    """Refuse values of parameters that would be ignored; those that equal the default are let pass.
+
+    spec: made by ``parameters_model``. policy: the one that reads them. key: where it is named, such as ``eviction``.
+
+    Raises:
+        KeyedError: with the parameter's name.
+    """
+    parameters = policies.parameters()
+    values = {name: getattr(spec, name) for name in parameters}
+    own = {parameter.name: parameter for parameter in policies[policy].parameters}
+    for name in (name for name, parameter in parameters.items() if values[name] != parameter.default):
+        if name not in own:
+            readers = (other for other in policies if name not in policies.unread(other))
+            raise KeyedError((name,), f"needs {key}: {' or '.join(readers)}; {key} is {policy}")
+        if not own[name].has_effect(values):
+            needed, value = own[name].only_with or ("", None)
+            raise KeyedError((name,), f"has no effect without {needed}{'' if value is None else f': {value}'}")
+
+
+def effective(policy: Policy, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``values`` that ``policy`` reads, but for what another of them leaves without effect."""
+    complete = {parameter.name: values.get(parameter.name, parameter.default) for parameter in policy.parameters}
+    return {p.name: complete[p.name] for p in policy.parameters if p.name in values and p.has_effect(complete)}
+
+
+def without_unread(dumped: dict[str, Any], policies: Registry[Any], policy: str) -> dict[str, Any]:
+    """A dumped model of ``parameters_model`` without the parameters that ``policy`` does not have."""
+    unread = policies.unread(policy)
+    return {name: value for name, value in dumped.items() if name not in unread}
+
+
 def lists_model(name: str, policies: Registry[Any], base: type[Strict], like: str) -> type[Strict]:
     """A model of the values to try of every parameter of ``policies``.
 
@@ -53,6 +86,28 @@ def lists_model(name: str, policies: Registry[Any], base: type[Strict], like: st
                 Field(default=list(parameter.search), min_length=1, description=description),
             )
     return create_model(name, __base__=base, **fields)
+
+
+def check_lists(lists: Strict, policies: Registry[Any], tried: Sequence[str], section: str) -> None:
+    """Refuse values to try that no policy would read; those that equal the default are let pass.
+
+    lists: made by ``lists_model``, whose section is ``section``. tried: names of policies.
+
+    Raises:
+        KeyedError: with the section and the parameter's key.
+    """
+    readers: dict[str, list[str]] = {}
+    for name, policy in policies.items():
+        for parameter in policy.parameters:
+            readers.setdefault(parameter.search_key or parameter.name, []).append(name)
+    for key, names in readers.items():
+        if set(names) & set(tried) or getattr(lists, key) == type(lists).model_fields[key].default:
+            continue
+        message = f"none of the policies {', '.join(tried)} has it; it needs {' or '.join(names)}"
+        namesakes = [p.search_key for name in tried for p in policies[name].parameters if p.name == key]
+        if namesakes:
+            message += f". Did you mean {namesakes[0]}?"
+        raise KeyedError((section, key), message)
 
 
 def value_type(parameter: Parameter) -> Any:

@@ -44,6 +44,8 @@ def describe(details: ErrorDetails) -> str:
         return str(context["error"])
     if kind == "literal_error":
         return f"expected {context['expected']}; got {described(value)}"
+    if kind == "string_type" and type(value) in (int, float):
+        return f"expected text, got the number {described(value)}; write it in quotes"
     if kind in _EXPECTED:
         return f"expected {_EXPECTED[kind]}, got {described(value)}"
     if kind in _BOUNDS:

@@ -19,7 +19,7 @@ def test_a_sentence_names_each_pool_and_what_is_between_them() -> None:
         "Qwen/Qwen3-32B on SGLang, disaggregated prefill and decode: 9 replicas for prefill on 9 × h100-sxm in all"
     )
     assert "2 replicas for decode on 4 × h200 in all (tensor parallel 2)" in text
-    assert "behind a cache_aware router, and a power_of_two router for decode, over ib-ndr-400: $20.50 per hour" in text
+    assert "routed by cache_aware, to decode by power_of_two, over ib-ndr-400: $20.50 per hour" in text
 
 
 def test_settings_are_listed_side_by_side_where_pools_differ() -> None:

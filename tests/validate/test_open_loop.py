@@ -256,7 +256,7 @@ BAD_RUNS: list[tuple[Any, str]] = [
     ({"max_num_seqs": "32"}, "run 0: max_num_seqs: expected an integer, got text '32'"),
     ({"gpu_memory_utilization": 1.5}, "run 0: gpu_memory_utilization: must be at most 1, got 1.5"),
     ({"engine": "vlm"}, "run 0: engine: expected 'vllm', 'sglang' or 'trtllm'; got text 'vlm'"),
-    ({"id": 5}, "run 0: id: expected text, got 5"),
+    ({"id": 5}, "run 0: id: expected text, got the number 5; write it in quotes"),
     ({"stages": [[4, 5]]}, "run 0: stages: measured.csv has a stage 1, but the run ends with 0"),
     (3, "run 0: expected an object, got 3"),
     ({"model": "nope"}, "run 0: model: no Model named 'nope'"),

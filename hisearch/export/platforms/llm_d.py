@@ -5,7 +5,8 @@ prefill and decode roles. Unified replicas are its decode pods, without the side
 pods.
 
 The scheduler's values are for the chart ``inferencepool`` of the Gateway API inference extension 1.4. They hold an
-EndpointPickerConfig (``apix/config/v1alpha1/endpointpickerconfig_types.go``).
+EndpointPickerConfig (``apix/config/v1alpha1/endpointpickerconfig_types.go``). Their image is llm-d's: the chart's own
+lacks two of the scorers.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ def scheduler_values(router: RouterSpec) -> dict[str, Any]:
     }
     return {
         "inferenceExtension": {
+            "image": {"hub": "ghcr.io/llm-d", "name": "llm-d-inference-scheduler", "tag": f"v{router.version}"},
             "flags": {"refresh-metrics-interval": f"{router.metrics_refresh_s * 1000:g}ms"},
             "pluginsConfigFile": "hisearch.yaml",
             "pluginsCustomConfig": {"hisearch.yaml": dump_yaml(config)},

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from hisearch.base.policies import ADMISSIONS, ROUTERS
 from hisearch.base.router_rules import MODELLED_ROUTERS, SGLANG_ROUTER
 from hisearch.specs.base import Strict
 from hisearch.specs.errors import KeyedError
-from hisearch.specs.policies import name_type, parameters_model
+from hisearch.specs.policies import check_parameters, effective, name_type, parameters_model, without_unread
 from hisearch.specs.versions import precedes
 
 if TYPE_CHECKING:
@@ -93,15 +93,28 @@ class RouterSpec(_RouterModel):
         releases = MODELLED_ROUTERS[product]
         if precedes(self.version, releases[0]) or precedes(releases[-1], self.version):
             known = " to ".join(releases)
+            if len(releases) == 1:
+                raise KeyedError(
+                    ("version",),
+                    f"expected {known}, the one release of {product} whose rules are known; got {self.version}",
+                )
             raise KeyedError(("version",), f"expected a release of {product} from {known}, not {self.version}")
         return self
 
+    @model_validator(mode="after")
+    def _check_parameters(self) -> RouterSpec:
+        check_parameters(self, ROUTERS, self.policy, "policy")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return without_unread(dump(self), ROUTERS, self.policy)
+
     def parameters(self) -> dict[str, Any]:
         """Values of what its policy reads; without those that another one's value leaves without effect."""
-        declared = ROUTERS[self.policy].parameters
-        values = {parameter.name: getattr(self, parameter.name) for parameter in declared}
-        effective = {parameter.name: values[parameter.name] for parameter in declared if parameter.has_effect(values)}
-        return {name: value for name, value in effective.items() if value is not None}
+        declared = ROUTERS[self.policy]
+        values = {parameter.name: getattr(self, parameter.name) for parameter in declared.parameters}
+        return {name: value for name, value in effective(declared, values).items() if value is not None}
 
 
 class ModelRoutersSpec(Strict):
@@ -113,6 +126,15 @@ class ModelRoutersSpec(Strict):
 
 class AdmissionSpec(_AdmissionModel):
     """Which arriving requests are let in; the others are shed at once, and count as rejected."""
+
+    @model_validator(mode="after")
+    def _check_parameters(self) -> AdmissionSpec:
+        check_parameters(self, ADMISSIONS, self.policy, "policy")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return without_unread(dump(self), ADMISSIONS, self.policy)
 
     def parameters(self) -> dict[str, Any]:
         """Values of what its policy reads."""

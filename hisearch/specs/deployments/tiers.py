@@ -16,7 +16,7 @@ from hisearch.base.policies import EVICTIONS, PREFETCHES, WRITE_POLICIES
 from hisearch.specs.base import ENGINE_TITLES, Count, EngineName, NonNegativeInt, Positive, Strict
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.machines.hardware import ScopeName
-from hisearch.specs.policies import name_type, parameters_model, summaries
+from hisearch.specs.policies import check_parameters, name_type, parameters_model, summaries
 
 KvConnectorName = Literal["hicache", "offload", "lmcache"]
 _STORE_EVICTIONS = {name: policy for name, policy in EVICTIONS.items() if policy.stores}
@@ -100,11 +100,7 @@ class TierSpec(_EvictionParameters):
     def _check(self) -> TierSpec:
         if self.ttl_s is None and self.reclaim != "lazy":
             raise KeyedError(("reclaim",), f"{self.reclaim} needs ttl_s: without it nothing expires")
-        own = {parameter.name for parameter in EVICTIONS[self.eviction].parameters}
-        for name, parameter in EVICTIONS.parameters().items():
-            if name not in own and getattr(self, name) != parameter.default:
-                readers = [other for other, policy in EVICTIONS.items() if name in {p.name for p in policy.parameters}]
-                raise KeyedError((name,), f"needs eviction: {' or '.join(readers)}")
+        check_parameters(self, EVICTIONS, self.eviction, "eviction")
         if self.reclaim != "periodic" and self.reclaim_period_s != TierSpec.model_fields["reclaim_period_s"].default:
             raise KeyedError(("reclaim_period_s",), "needs reclaim: periodic")
         return self

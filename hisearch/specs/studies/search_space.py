@@ -34,7 +34,7 @@ from hisearch.specs.errors import KeyedError
 from hisearch.specs.machines.devices import DevicesSpec
 from hisearch.specs.machines.hardware import HostSpec, ScopeName
 from hisearch.specs.machines.parallelism import Parallelism
-from hisearch.specs.policies import lists_model
+from hisearch.specs.policies import check_lists, effective, lists_model
 from hisearch.specs.studies.pool_space import PoolsSpace
 
 
@@ -155,9 +155,9 @@ class RoutingSpace(_RouterLists):
         names = [parameter.name for parameter in declared]
         lists = [getattr(self, parameter.search_key or parameter.name) for parameter in declared]
         routers: dict[str, RouterSpec] = {}
-        for values in itertools.product(*lists):
-            router = RouterSpec.model_validate({"policy": policy} | dict(zip(names, values, strict=True)))
-            routers.setdefault(repr(router.parameters()), router)
+        for combination in itertools.product(*lists):
+            values = effective(ROUTERS[policy], dict(zip(names, combination, strict=True)))
+            routers.setdefault(repr(values), RouterSpec.model_validate({"policy": policy} | values))
         return list(routers.values())
 
 
@@ -349,6 +349,11 @@ class SearchSpaceSpec(Strict):
         for shape in ("disaggregated", "mixed"):
             if self.cache.agents is not None and getattr(self.pools, shape) is not None:
                 raise KeyedError(("pools", shape), "agents' objects are simulated in deployments of one pool")
+        mixed, disaggregated = self.pools.mixed, self.pools.disaggregated
+        policies = dict.fromkeys(self.routing.policies)
+        policies |= dict.fromkeys(mixed.policies if mixed is not None else ())
+        policies |= dict.fromkeys(disaggregated.decode_policies if disaggregated is not None else ())
+        check_lists(self.routing, ROUTERS, list(policies), "routing")
         return self
 
     def _check_agents(self) -> None:

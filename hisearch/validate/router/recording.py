@@ -12,8 +12,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hisearch.base.policies import ROUTERS
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.errors import Problem, SpecError
+from hisearch.specs.policies import effective
 from hisearch.validate.router.texts import RULES
 
 #: Settings of a recording -> parameters of a RouterSpec.
@@ -156,6 +158,8 @@ def _router(path: Path, file: _File) -> RouterSpec:
             raise _error(path, f"settings.{key}", f"is not simulated; known are {known}")
         if key in _PARAMETERS:
             values[_PARAMETERS[key]] = value
+    if file.policy in ROUTERS:  # a command line has settings of all policies, of which the router reads its own
+        values = {"policy": file.policy} | effective(ROUTERS[file.policy], values)
     try:
         return RouterSpec.model_validate(values)
     except ValidationError as error:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 def scheduler(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE…", help="Recordings of an engine's scheduler, .json or .json.gz.")
+        list[Path],
+        typer.Argument(
+            metavar="FILE…", help="Recordings of an engine's scheduler, .json or .json.gz, or folders of them."
+        ),
     ],
     versions: Annotated[
         bool,
@@ -45,7 +48,9 @@ def scheduler(
 
     note_compilation(quiet)
     idle_passes: IdlePasses = "skipped" if skip_idle_passes else "repeated"
-    cases = list((validate_by_release if versions else validate_recordings)(files, idle_passes=idle_passes))
+    cases = list(
+        (validate_by_release if versions else validate_recordings)(_recordings(files), idle_passes=idle_passes)
+    )
     equal_files = {case.file for case in cases if case.ok}
     ok = all(case.ok or (versions and case.file in equal_files) for case in cases)
     show = validate_view.show_releases if versions else validate_view.show
@@ -60,7 +65,10 @@ def scheduler(
 
 def router(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE…", help="Recordings of a router's choices, .json or .json.gz.")
+        list[Path],
+        typer.Argument(
+            metavar="FILE…", help="Recordings of a router's choices, .json or .json.gz, or folders of them."
+        ),
     ],
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -75,7 +83,7 @@ def router(
     from hisearch.validate.router.replay import validate_routers
 
     note_compilation(quiet)
-    cases = list(validate_routers(files))
+    cases = list(validate_routers(_recordings(files)))
     ok = all(case.ok for case in cases)
     output.result(as_json, lambda: {"cases": cases, "ok": ok}, lambda: routers_view.show(cases))
     for case in cases:
@@ -83,3 +91,18 @@ def router(
             output.note(f"error: {case.error}")
     if not ok:
         raise typer.Exit(ERROR)
+
+
+def _recordings(paths: list[Path]) -> list[Path]:
+    """The files, and those of folders.
+
+    Raises:
+        typer.BadParameter: a folder without a recording.
+    """
+    files: list[Path] = []
+    for path in paths:
+        within = sorted(file for file in path.glob("*") if file.name.endswith((".json", ".json.gz")))
+        if path.is_dir() and not within:
+            raise typer.BadParameter(f"{path}: no recording, .json or .json.gz, in this folder", param_hint="FILE")
+        files += within if path.is_dir() else [path]
+    return files
