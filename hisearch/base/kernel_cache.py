@@ -27,21 +27,14 @@ from typing import Any
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 
 from hisearch.base import policies, prebuilt
+from hisearch.base.folders import COMPILED_KERNELS
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOT = _PACKAGE.name
 
 
-def cache_root() -> Path:
-    """Folder for everything that can be recomputed: ``$HISEARCH_CACHE_DIR``, else ``$XDG_CACHE_HOME/hisearch``."""
-    folder = os.environ.get("HISEARCH_CACHE_DIR")
-    if folder:
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hisearch"
-
-
 #: Folder of all compiled kernels, whatever their version.
-CACHE_FOLDER = cache_root() / "kernels"
+CACHE_FOLDER = COMPILED_KERNELS
 
 
 class KernelCache(FunctionCache):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -92,15 +94,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def program() -> None:
-    """The command as a process: once interrupted it ends at once.
+    """The command as a process, which ends without taking the interpreter apart.
 
-    Threads that still compile a kernel would abort the process while the interpreter takes itself apart.
+    That would take up to two seconds beside compiled kernels, and abort where threads still compile one.
     """
     try:
         main()
     except SystemExit as ending:
-        if ending.code in INTERRUPTED_CODES:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(int(ending.code))
+        if ending.code is None or isinstance(ending.code, int):
+            _end_process(ending.code or 0)
         raise
+
+
+def _end_process(code: int) -> None:
+    """Exit with ``code``; returns where standard output cannot take what is left for it."""
+    if code not in INTERRUPTED_CODES:  # else nothing is waited for
+        atexit._run_exitfuncs()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

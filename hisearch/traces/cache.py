@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import tempfile
 import zipfile
 from functools import cache
@@ -14,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.base.folders import cache_root
 from hisearch.traces.agents import AGENT_DTYPES, AGENT_NAMES, AgentArrays, agent_arrays
-from hisearch.traces.compiled import CompiledTrace, TraceArrays
-from hisearch.traces.compiler import digest_of, freeze
+from hisearch.traces.compiled import CompiledTrace, TraceArrays, digest_of
+from hisearch.traces.compiler import freeze
 from hisearch.traces.models import RequestModels
 
 _LOG = logging.getLogger(__name__)
@@ -25,11 +25,8 @@ _CHUNK_BYTES = 1 << 20
 
 
 def cache_folder() -> Path:
-    """``$HISEARCH_CACHE_DIR/traces``, else ``$XDG_CACHE_HOME/hisearch/traces``, else ``~/.cache/hisearch/traces``."""
-    root = os.environ.get("HISEARCH_CACHE_DIR")
-    if root:
-        return Path(root) / "traces"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hisearch" / "traces"
+    """Folder ``traces`` of what can be computed again (see ``cache_root``)."""
+    return cache_root() / "traces"
 
 
 @cache
@@ -127,7 +124,7 @@ def write_compiled(path: Path, trace: CompiledTrace, key: str) -> None:
         OSError: the file cannot be written.
     """
     meta = {
-        "key": key, "digest": trace.digest, "request_ids": trace.request_ids, "skipped_rows": trace.skipped_rows,
+        "key": key, "digest": trace.digest, "request_ids": list(trace.request_ids), "skipped_rows": trace.skipped_rows,
         "cautions": trace.cautions, "notes": trace.notes, "block_tokens": trace.block_tokens,
         "agents": None if trace.agents is None else {name: getattr(trace.agents, name) for name in AGENT_NAMES},
         "models": None if trace.models is None else trace.models.names,

@@ -11,18 +11,20 @@ output. A cache is then only a few numbers per node, and simulation cost does no
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
 
 from hisearch.base.dtypes import F8, I4, I8
 from hisearch.base.shown import Shown
 from hisearch.specs.wording import per_second
+from hisearch.traces.agents import LATER_COLUMNS, AgentArrays, agent_arrays
 
 if TYPE_CHECKING:
-    from hisearch.traces.agents import AgentArrays
     from hisearch.traces.models import RequestModels
 
 
@@ -77,20 +79,42 @@ def with_tree(columns: dict[str, np.ndarray], tree: Sequence[np.ndarray]) -> Tra
     )
 
 
+class ChosenIds(Sequence[str]):
+    """Names of requests chosen from others, made when they are looked at: of most traces drawn anew nobody looks."""
+
+    def __init__(self, names: Sequence[str], chosen: I8, copy: I8 | None = None) -> None:
+        """The names with the indices ``chosen``, followed by ``~`` and the number in ``copy`` where there is one."""
+        self._names, self._chosen, self._copy = names, chosen, copy
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[str]: ...
+    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
+        if isinstance(at, slice):
+            return ChosenIds(self._names, self._chosen[at], None if self._copy is None else self._copy[at])
+        name = self._names[self._chosen[at]]
+        return name if self._copy is None else f"{name}~{self._copy[at]}"
+
+
 @dataclass(frozen=True, repr=False)
 class CompiledTrace(Shown):
     """Arrays with the data that people need about them.
 
-    ``block_tokens`` is the size of the blocks by which sharing is known; 1 where it is known to the token. ``agents``:
-    whose requests they are, ``models``: which models they ask for, where the trace says so. ``notes``: what the trace's
-    file was taken for; ``cautions``: what else a reader of results should know. ``ignore_eos``: whether the engine is
-    asked to ignore end-of-sequence tokens; None where nobody says, and then outputs that fill their limit end by it.
+    ``known_digest``: the digest, where it was computed before or is not one of the arrays. ``block_tokens`` is the size
+    of the blocks by which sharing is known; 1 where it is known to the token. ``agents``: whose requests they are,
+    ``models``: which models they ask for, where the trace says so. ``notes``: what the trace's file was taken for;
+    ``cautions``: what else a reader of results should know. ``ignore_eos``: whether the engine is asked to ignore
+    end-of-sequence tokens; None where nobody says, and then outputs that fill their limit end by it.
     """
 
     name: str
     arrays: TraceArrays
-    request_ids: list[str]
-    digest: str
+    request_ids: Sequence[str]
+    known_digest: str | None = None
     skipped_rows: int = 0
     cautions: tuple[str, ...] = field(default=())
     block_tokens: int = 1
@@ -101,6 +125,11 @@ class CompiledTrace(Shown):
 
     def __len__(self) -> int:
         return len(self.arrays.arrival_s)
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells it from other traces: SHA-256 of what is simulated, as hexadecimal digits."""
+        return self.known_digest or digest_of(self.arrays, self.agents, self.models)
 
     def facts(self) -> dict[str, str]:
         """See ``Shown``."""
@@ -128,3 +157,17 @@ class CompiledTrace(Shown):
         """Seconds from the first to the last recorded arrival (open-loop part)."""
         times = self.arrays.arrival_s[np.isfinite(self.arrays.arrival_s)]
         return float(times.max() - times.min()) if len(times) else 0.0
+
+
+def digest_of(arrays: TraceArrays, agents: AgentArrays | None = None, models: RequestModels | None = None) -> str:
+    """SHA-256 over names, types, lengths and bytes of the arrays, not agents' names, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    columns = arrays._asdict() | (agent_arrays(agents) if agents is not None else {})
+    columns = {name: values for name, values in columns.items() if name not in LATER_COLUMNS or len(values)}
+    if models is not None:
+        digest.update(f"models:{models.names!r};".encode())
+        columns |= {"model": models.model}
+    for column, values in columns.items():
+        digest.update(f"{column}:{values.dtype.str}:{len(values)};".encode())
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.specs.workloads.workload import FollowUps
-from hisearch.traces.agents import LATER_COLUMNS, AgentArrays, agent_arrays, frozen, reordered
+from hisearch.traces.agents import AgentArrays, frozen, reordered
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.distance_units import distance_doubt
 from hisearch.traces.history import proposal
@@ -111,7 +111,7 @@ def _think_times(trace: Trace) -> tuple[F8, tuple[str, ...]]:
 def freeze(
     name: str,
     arrays: TraceArrays,
-    request_ids: list[str],
+    request_ids: Sequence[str],
     skipped_rows: int = 0,
     cautions: tuple[str, ...] = (),
     block_tokens: int = 1,
@@ -120,7 +120,7 @@ def freeze(
     notes: tuple[str, ...] = (),
     ignore_eos: bool | None = None,
 ) -> CompiledTrace:
-    """A compiled trace of contiguous, read-only arrays of the contract's types, with their digest."""
+    """A compiled trace of contiguous, read-only arrays of the contract's types."""
     columns: dict[str, Any] = {}
     for column, values in arrays._asdict().items():
         columns[column] = np.array(values, dtype=DTYPES[column])
@@ -128,25 +128,10 @@ def freeze(
     result = TraceArrays(**columns)
     frozen_agents = None if agents is None else frozen(agents)
     requested = None if models is None else frozen_models(models)
-    digest = digest_of(result, frozen_agents, requested)
     return CompiledTrace(
-        name, result, request_ids, digest, skipped_rows, cautions, block_tokens, frozen_agents, requested, notes,
+        name, result, request_ids, None, skipped_rows, cautions, block_tokens, frozen_agents, requested, notes,
         ignore_eos,
     )  # fmt: skip
-
-
-def digest_of(arrays: TraceArrays, agents: AgentArrays | None = None, models: RequestModels | None = None) -> str:
-    """SHA-256 over names, types, lengths and bytes of the arrays, not agents' names, as hexadecimal digits."""
-    digest = hashlib.sha256()
-    columns = arrays._asdict() | (agent_arrays(agents) if agents is not None else {})
-    columns = {name: values for name, values in columns.items() if name not in LATER_COLUMNS or len(values)}
-    if models is not None:
-        digest.update(f"models:{models.names!r};".encode())
-        columns |= {"model": models.model}
-    for column, values in columns.items():
-        digest.update(f"{column}:{values.dtype.str}:{len(values)};".encode())
-        digest.update(np.ascontiguousarray(values).tobytes())
-    return digest.hexdigest()
 
 
 def scale_load(trace: CompiledTrace, factor: float) -> CompiledTrace:

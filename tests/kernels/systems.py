@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
 from hisearch.base.engine_rules import MODELLED
-from hisearch.base.policies import ROUTERS, Parameter
+from hisearch.base.policies import ADMISSIONS, ROUTERS, Parameter
 from hisearch.latency.costs import CompiledCosts, LateCosts, StepCosts
 from hisearch.latency.knots import knots_up_to
 from hisearch.latency.step_cost import law_costs, step_seconds
@@ -24,8 +24,9 @@ from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec, EvictionName
 from hisearch.specs.deployments.engine_rules import rules_of
 from hisearch.specs.deployments.engine_settings import EVICTIONS_SINCE
-from hisearch.specs.deployments.routing import RouterName, RouterSpec
+from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
 from hisearch.specs.deployments.tiers import KV_CONNECTORS
+from hisearch.specs.policies import effective
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from tests.reference import lmcache, vllm_offload, vllm_offload_chunks
 from tests.reference.cluster import Cluster, ClusterOutcome, Worker
@@ -441,7 +442,17 @@ def _values(parameter: Parameter) -> list[Any]:
 def routers(policies: Sequence[str] = POLICIES) -> st.SearchStrategy[RouterSpec]:
     """Every policy, or any of ``policies``, with parameters that matter at this size."""
     drawn = {name: st.sampled_from(_values(parameter)) for name, parameter in ROUTERS.parameters().items()}
-    return st.builds(RouterSpec, policy=st.sampled_from(policies), **drawn)
+    return st.builds(router_with, st.sampled_from(policies), **drawn)
+
+
+def router_with(policy: str, **values: Any) -> RouterSpec:
+    """A router with those of ``values`` that its policy reads."""
+    return RouterSpec.model_validate({"policy": policy} | effective(ROUTERS[policy], values))
+
+
+def admission_with(policy: str, **values: Any) -> AdmissionSpec:
+    """An admission policy with those of ``values`` that it reads."""
+    return AdmissionSpec.model_validate({"policy": policy} | effective(ADMISSIONS[policy], values))
 
 
 def routed(systems: st.SearchStrategy[System], policies: Sequence[str]) -> st.SearchStrategy[System]:

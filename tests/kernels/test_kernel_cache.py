@@ -8,13 +8,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numba
 import pytest
 
 from hisearch.base import kernel_cache, prebuilt
 from hisearch.kernels.engine import engine_calls
-from hisearch.kernels.fleet import compilation
+from hisearch.kernels.fleet import compilation, head_start
+from hisearch.kernels.layout import sim as la
 
 ENTRY = '''"""An engine."""
 
@@ -180,5 +182,63 @@ def test_a_process_compiles_the_parts_that_it_is_handed(
 
 
 def test_every_part_has_its_place_in_the_order() -> None:
-    assert {*engine_calls.ENGINES, compilation._EVENT_LOOP} == set(compilation._ORDER)
+    assert {*engine_calls.ENGINES, compilation.EVENT_LOOP} == set(compilation._ORDER)
     assert compilation._processes() >= 1
+
+
+#: Stands for a helper: answers each unit, and writes into a file which it was handed.
+_HELPER = """
+import sys
+for line in sys.stdin:
+    with open(sys.argv[1], "a") as seen:
+        seen.write(line)
+    print(line, end="", flush=True)
+"""
+
+
+def _stand_in(seen: Path) -> subprocess.Popen[str]:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", _HELPER, str(seen)], text=True, bufsize=1, **pipes)
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled with the jit off")
+def test_a_first_run_compiles_the_event_loop_once_in_the_helper_that_began_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here: list[int] = []
+    monkeypatch.setattr(head_start, "COMPILED_KERNELS", tmp_path / "kernels")
+    monkeypatch.setattr(head_start, "PREBUILT", tmp_path / "prebuilt")
+    monkeypatch.setattr(head_start, "helper", lambda: _stand_in(tmp_path / "helped"))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(compilation, "_processes", lambda: 2)
+    monkeypatch.setattr(compilation, "event_loop_is_compiled", lambda: False)
+    monkeypatch.setattr(compilation, "missing_of", list)
+    monkeypatch.setattr(compilation, "compile_part", here.append)
+    head_start.begin()
+    head_start.begin()  # a second time does nothing
+    assert len(head_start._helpers) == 1
+    compilation.prepare([la.SGLANG, la.VLLM, la.TRTLLM])
+    helped = [int(line) for line in (tmp_path / "helped").read_text().split()]
+    assert helped[0] == head_start.EVENT_LOOP
+    assert sorted(here + helped) == sorted([head_start.EVENT_LOOP, la.SGLANG, la.VLLM, la.TRTLLM])
+    assert head_start.take() is None
+
+
+def test_nothing_is_begun_where_kernels_are_there_and_what_nobody_takes_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_start, "COMPILED_KERNELS", tmp_path / "kernels")
+    monkeypatch.setattr(head_start, "PREBUILT", tmp_path / "prebuilt")
+    monkeypatch.setattr(head_start, "helper", lambda: _stand_in(tmp_path / "helped"))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
+    head_start.begin()
+    (process,) = head_start._helpers
+    head_start.stop()
+    assert process.returncode not in (None, 0)
+    for place in ("kernels", "prebuilt"):
+        folder = tmp_path / place / "kernels.fleet.cluster-0"
+        folder.mkdir(parents=True)
+        head_start.begin()
+        assert head_start._helpers == []
+        folder.rmdir()

@@ -45,14 +45,10 @@ def test_defaults_are_those_of_earlier_versions() -> None:
     """A digest implies the defaults of its time: another default would make it another deployment."""
     pool = {"replicas": 2, "tensor_parallel": 1, "kv_dtype": "bf16"}
     engine = {"chunk_tokens": 8192, "max_running_requests": 256, "memory_fraction": 0.9, "eviction": "lru"}
-    router = {
-        "policy": "round_robin",
-        "cache_threshold": 0.3,
-        "balance_abs_threshold": 64,
-        "balance_rel_threshold": 1.5,
-    }
+    router = {"cache_threshold": 0.3, "balance_abs_threshold": 64, "balance_rel_threshold": 1.5}
     document = make_deployment().model_dump(mode="json")
-    assert {key: document["router"][key] for key in router} == router
+    assert document["router"]["policy"] == "round_robin"
+    assert {key: getattr(RouterSpec(policy="cache_aware"), key) for key in router} == router
     assert {key: document["pools"][0]["engine"][key] for key in engine} == engine
     assert {key: document["pools"][0][key] for key in pool} == pool
 
@@ -102,7 +98,7 @@ def test_a_run_whose_journal_has_digests_of_all_fields_is_reported(hisearch: His
     for row, text in enumerate(frame["deployment"]):
         deployment = json.loads(text)
         new = Job(2, DeploymentSpec.model_validate(deployment), {}, frame["slice_fraction"][row], frame["load"][row])
-        del deployment["router"]["staleness_s"]
+        del deployment["admission"]
         frame.loc[row, "deployment"] = json.dumps(deployment)
         keys[new.digest(inputs)] = job_digest(deployment, new.slice_fraction, new.load, inputs)
     frame.to_parquet(table, index=False)

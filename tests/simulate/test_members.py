@@ -19,7 +19,7 @@ from hisearch.simulate.results.tables import Outcome
 from hisearch.specs.deployments.cluster import AutoscaleSpec
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.routing import RouterSpec
-from tests.kernels.systems import ENGINES, POLICIES, compiled, examples, plan
+from tests.kernels.systems import ENGINES, POLICIES, compiled, examples, plan, router_with
 from tests.kernels.test_lockstep_steps import lockstep_plan
 from tests.reference.random_traces import TraceShape, random_trace
 
@@ -155,7 +155,7 @@ def test_a_drained_worker_finishes_what_it_has_and_takes_no_more() -> None:
 @examples(10)
 @given(seed=st.integers(0, 10**6), name=st.sampled_from(ENGINES), at_s=st.floats(0.0, 4.0))
 def test_no_router_sends_to_a_drained_worker(policy: str, seed: int, name: str, at_s: float) -> None:
-    router = RouterSpec.model_validate({"policy": policy, "cache_threshold": 0.05})
+    router = router_with(policy, cache_threshold=0.05)
     fleet = FleetPlan((pool(name, replicas=3),), router, incidents=(Incident(at_s, 0, 1, "drain"),))
     table = simulate_fleet(fleet, compiled(random_trace(seed, SHAPE)), seed=seed).requests
     assert (table.outcome == Outcome.FINISHED).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +19,11 @@ from hisearch.simulate.results.parts import of_model
 from hisearch.simulate.results.tables import Outcome, RequestTable
 from hisearch.specs.deployments.cluster import AutoscaleSpec
 from hisearch.specs.deployments.deployment import EngineSpec
-from hisearch.specs.deployments.routing import AdmissionSpec, RouterSpec
+from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.models import RequestModels
-from tests.kernels.systems import POLICIES, compiled, examples, plan
+from tests.kernels.systems import POLICIES, admission_with, compiled, examples, plan, router_with
 from tests.reference.random_traces import TraceShape, random_trace
 
 LARGE, SMALL = ServedModel("large", ("org/Large",)), ServedModel("small", ("org/Small", "mini"))
@@ -101,8 +102,8 @@ def test_models_that_share_nothing_are_served_as_by_two_deployments(
     """The slow reference: each model's requests alone, on its pools alone."""
     parts = (random_trace(seed, SHAPE), random_trace(seed + 1, replace(SHAPE, requests=40)))
     trace, places = together(parts, ("org/Large", "small"))
-    router = RouterSpec.model_validate({"policy": policy, "staleness_s": 0.5 if seed % 2 else 0.0})
-    rule = AdmissionSpec.model_validate({"policy": admission, "requests_per_worker": 3, "max_wait_s": 0.05})
+    router = router_with(policy, staleness_s=0.5 if seed % 2 else 0.0)
+    rule = admission_with(admission, requests_per_worker=3, max_wait_s=0.05)
     pools = (
         pool(LARGE, engines[0], replicas[0], "first", usd_per_hour=3.0),
         pool(SMALL, engines[1], replicas[1], "second"),
@@ -132,11 +133,11 @@ def test_a_model_may_have_a_router_of_its_own(seed: int, policies: tuple[str, st
     """The slow reference: each model's requests alone, behind its own router alone."""
     parts = (random_trace(seed, SHAPE), random_trace(seed + 1, SHAPE))
     trace, _ = together(parts, ("large", "small"))
-    settings = [
+    settings: list[dict[str, Any]] = [
         {"max_tree_characters": 2000, "eviction_interval_s": 0.5} if seed % 2 else {"staleness_s": 0.3},
         {"cache_threshold": 0.1, "hash_key": key},
     ]
-    routers = [RouterSpec.model_validate({"policy": p} | s) for p, s in zip(policies, settings, strict=True)]
+    routers = [router_with(p, **s) for p, s in zip(policies, settings, strict=True)]
     pools = (pool(LARGE, "sglang", 3, "first"), pool(SMALL, "vllm", 4, "second"))
     fleet = FleetPlan(pools, routers[0], own_routers={"small": (routers[1], RouterSpec())})
     result = simulate_fleet(fleet, trace, seed=seed)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hisearch.base.policies import ROUTERS
 from hisearch.simulate.lone_router import LoneRouter
 from hisearch.specs.deployments.routing import RouterSpec
-from tests.kernels.systems import compiled, examples, routers
+from tests.kernels.systems import compiled, examples, router_with, routers
 from tests.reference.block_routers import Metrics
 from tests.reference.cluster import tree_path
 from tests.reference.random_traces import TraceShape, random_trace
@@ -31,13 +31,9 @@ SHAPE = TraceShape(requests=60, prompt_tokens=60, shared_prefixes=3, fork=0.3, r
 
 
 def _specs(policy: str) -> st.SearchStrategy[RouterSpec]:
-    names = [
-        parameter.name for parameter in ROUTERS[policy].parameters if parameter.name not in SETTINGS.get(policy, {})
-    ]
-    return routers().map(
-        lambda drawn: RouterSpec.model_validate(
-            {"policy": policy} | {name: getattr(drawn, name) for name in names} | SETTINGS.get(policy, {})
-        )
+    names = [parameter.name for parameter in ROUTERS[policy].parameters]
+    return routers((policy,)).map(
+        lambda drawn: router_with(policy, **{name: getattr(drawn, name) for name in names} | SETTINGS.get(policy, {}))
     )
 
 

@@ -16,10 +16,11 @@ from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.results.tables import Outcome
 from hisearch.specs.deployments.deployment import EngineSpec
-from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
+from hisearch.specs.deployments.routing import RouterName, RouterSpec
 from tests.kernels.systems import (
     POLICIES,
     System,
+    admission_with,
     compiled,
     examples,
     plan,
@@ -185,9 +186,7 @@ def test_admission_turns_away_what_is_too_much(policy: str, expected: int) -> No
     arrays.arrival_s[:] = 0.0
     tokens_per_s = fleet.pools[0].prefill_tokens_per_s
     wait_s = float(np.sort(arrays.input_tokens)[:2].sum()) / tokens_per_s
-    rule = AdmissionSpec.model_validate(
-        {"policy": policy, "requests_per_worker": 3, "rate_rps": 1.0, "burst_requests": 5.0, "max_wait_s": wait_s}
-    )
+    rule = admission_with(policy, requests_per_worker=3, rate_rps=1.0, burst_requests=5.0, max_wait_s=wait_s)
     outcome = simulate_fleet(replace(fleet, admission=rule), compiled(arrays)).requests.outcome
     let_in = int((outcome == Outcome.FINISHED).sum())
     assert (outcome[outcome != Outcome.FINISHED] == Outcome.SHED).all()

@@ -20,7 +20,9 @@ def test_a_parameter_of_another_policy_is_refused(policy: str) -> None:
     assert unread
     for name in unread:
         parameter = ROUTERS.parameters()[name]
-        values = parameter.choices or ((7,) if parameter.at_most is None else (parameter.at_least or 0.25, parameter.at_most))
+        values = parameter.choices or (
+            (7,) if parameter.at_most is None else (parameter.at_least or 0.25, parameter.at_most)
+        )
         value = next(value for value in values if value != parameter.default)
         with pytest.raises(ValidationError, match=f"{name}: needs policy: .*; policy is {policy}"):
             RouterSpec.model_validate({"policy": policy, name: value})

@@ -42,7 +42,7 @@ def test_second_load_comes_from_the_cache(write, monkeypatch):
     assert same(first, second)
     assert not any(array.flags.writeable for array in second.arrays)
     short = load.load_trace_file(path, skip_bad=1, limit=2)
-    assert short.request_ids == first.request_ids[:2]
+    assert list(short.request_ids) == first.request_ids[:2]
     with pytest.raises(AssertionError, match="read again"):
         load.load_trace_file(path, skip_bad=2)
     with pytest.raises(AssertionError, match="read again"):

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from hisearch.traces import _tree
 from hisearch.traces.changes.selection import head
-from hisearch.traces.compiler import compile_trace, digest_of, scale_load
+from hisearch.traces.compiled import ChosenIds, digest_of
+from hisearch.traces.compiler import compile_trace, scale_load
 from hisearch.traces.stats import ideal_hit_tokens, lru_hit_curve, unique_prompt_tokens
 from hisearch.traces.trace import make_trace
 
@@ -73,7 +74,7 @@ def test_head_is_the_trace_of_the_first_requests(trace, count):
     compiled = compile_trace(trace, "t")
     short = head(compiled, count)
     kept = min(count, len(trace))
-    assert short.request_ids == compiled.request_ids[:kept]
+    assert list(short.request_ids) == compiled.request_ids[:kept]
     reference.check_tree(short.arrays, in_order(trace, compiled)[:kept])
 
 
@@ -255,3 +256,11 @@ def test_empty_trace_is_refused():
     compiled = compile_trace(make_trace(arrival_s=[0.0], input_tokens=[3], output_tokens=[2]), "t")
     with pytest.raises(ValueError, match="at least 1 request"):
         head(compiled, 0)
+
+
+def test_names_of_chosen_requests_are_made_when_they_are_looked_at() -> None:
+    names = ChosenIds(["a", "b", "c"], np.array([2, 0, 2]), np.array([0, 0, 1]))
+    assert (len(names), list(names), names[-1], list(names[1:])) == (3, ["c~0", "a~0", "c~1"], "c~1", ["a~0", "c~1"])
+    assert list(ChosenIds(names, np.array([1, 1]))) == ["a~0", "a~0"]
+    with pytest.raises(IndexError):
+        names[3]

@@ -163,7 +163,7 @@ class SimulatedRun(Shown):
         """
         frame = self.result.requests.to_pandas()
         frame["tpot_s"] = frame["tpot_s"].where(frame["output_tokens"] >= 2)
-        frame.insert(0, "id", self.trace.request_ids)
+        frame.insert(0, "id", list(self.trace.request_ids))
         if len(self.fleet.models) > 1:
             frame.insert(1, "model", np.array([model.name for model in self.fleet.models])[self.asked])
         if (agents := self.trace.agents) is not None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hisearch.cli import options
-from hisearch.cli.compilation import note_compilation
+from hisearch.cli.compilation import begin_compiling, note_compilation
 from hisearch.cli.verbs.simulate_files import Files
 
 
@@ -83,6 +83,7 @@ def simulate(
     Prints what its users would see, what it costs and what its workers do.
     """
     files = Files(requests, series, tier_series, series_interval_s, timeline, timeline_from_s, timeline_to_s)
+    begin_compiling()
     from hisearch.api.deployments.deployment import simulate_deployment
     from hisearch.api.deployments.tiers import tier_values as marginal_values
     from hisearch.api.deployments.workload import generator_of, load_trace, parse_adapters, parse_columns

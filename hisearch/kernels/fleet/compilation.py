@@ -21,16 +21,15 @@ from hisearch.base.compiler_speed import no_garbage_collection
 from hisearch.base.kernel_cache import is_cached
 from hisearch.kernels.core.handle import HandleType
 from hisearch.kernels.engine import engine_calls
-from hisearch.kernels.fleet import cluster
+from hisearch.kernels.fleet import cluster, head_start
+from hisearch.kernels.fleet.head_start import EVENT_LOOP
 from hisearch.kernels.layout import fleet as fleet_layout
 from hisearch.kernels.layout import sim as la
 
-#: The event loop among the units to be compiled; the others are engines.
-_EVENT_LOOP = -1
 #: SGLang takes as long as the three next together. This process begins at the left end, the others at the right end.
 _ORDER = (
     la.SGLANG, la.AGENTS, la.TRTLLM, la.DECODE_WORKER, la.VLLM, la.VLLM_LMCACHE, la.VLLM_GROUPS, la.VLLM_OFFLOAD,
-    la.VLLM_CHUNK_OFFLOAD, la.VLLM_DRAFTS, la.SGLANG_DRAFTS, _EVENT_LOOP,
+    la.VLLM_CHUNK_OFFLOAD, la.VLLM_DRAFTS, la.SGLANG_DRAFTS, EVENT_LOOP,
 )  # fmt: skip
 #: Memory that a process needs which compiles.
 _PROCESS_BYTES = 1 << 30
@@ -50,8 +49,11 @@ def prepare(engines: Collection[int]) -> None:
     """Compile those of the event loop and ``engines`` that are not in the on-disk cache, in one process per core."""
     if config.DISABLE_JIT:
         return
-    missing = [*missing_of(engines), *([] if event_loop_is_compiled() else [_EVENT_LOOP])]
+    missing = [*missing_of(engines), *([] if event_loop_is_compiled() else [EVENT_LOOP])]
     waiting = deque(sorted(missing, key=_ORDER.index))
+    begun = head_start.take()
+    if begun is not None and EVENT_LOOP in waiting:
+        waiting.remove(EVENT_LOOP)
 
     def units(take: Callable[[], int]) -> Iterator[int]:
         with suppress(IndexError):
@@ -60,21 +62,23 @@ def prepare(engines: Collection[int]) -> None:
 
     processes: list[subprocess.Popen[str]] = []
 
-    def helper() -> None:
+    def help_with(started: subprocess.Popen[str] | None) -> None:
         # If it fails, the caller compiles that unit when it needs it, and reports the error.
-        command = [sys.executable, "-c", f"from {__name__} import compile_parts; compile_parts()"]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        with subprocess.Popen(command, text=True, bufsize=1, **pipes) as process, suppress(BrokenPipeError):
+        with started or head_start.helper() as process, suppress(BrokenPipeError):
             processes.append(process)
             assert process.stdin is not None
             assert process.stdout is not None
+            if started is not None and not process.stdout.readline():
+                return
             for unit in units(waiting.pop):
                 process.stdin.write(f"{unit}\n")
                 if not process.stdout.readline():
                     return
 
     count = min(_processes(), len(missing)) - 1
-    helpers = [threading.Thread(target=helper, daemon=True) for _ in range(count)]
+    started = [begun] if begun is not None else []
+    started += [None] * (count - len(started))
+    helpers = [threading.Thread(target=help_with, args=(process,), daemon=True) for process in started]
     for thread in helpers:
         thread.start()
     try:
@@ -110,7 +114,7 @@ def compile_parts() -> None:
 def compile_part(unit: int) -> None:
     """Compile an engine, or the event loop, into the on-disk cache."""
     with no_garbage_collection():
-        if unit == _EVENT_LOOP:
+        if unit == EVENT_LOOP:
             cluster.run.compile((HandleType(fleet_layout.Fleet),))
         else:
             engine_calls.address(unit)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -140,16 +140,24 @@ class Assessor:
         """True if time kept a simulation from being made."""
         return self._timed_out.is_set()
 
-    def evaluations(self, deployments: Sequence[DeploymentSpec], draws: Sequence[Sequence[int]]) -> None:
-        """Simulate each deployment under its draws; a draw is made once for all deployments."""
+    def evaluations(
+        self,
+        deployments: Sequence[DeploymentSpec],
+        draws: Sequence[Sequence[int]],
+        beside: Callable[[], object] | None = None,
+    ) -> None:
+        """Simulate each deployment under its draws; a draw is made once for all deployments.
+
+        beside: called as well, in one of the threads.
+        """
         keys = [deployment.model_dump_json() for deployment in deployments]
         by_number: dict[int, dict[str, DeploymentSpec]] = {}
         for key, deployment, numbers in zip(keys, deployments, draws, strict=True):
             for number in numbers:
                 if (key, number) not in self._known:
                     by_number.setdefault(number, {})[key] = deployment
-        for number, evaluations in zip(by_number, self.each(self._under, by_number.items()), strict=True):
-            self._known.update({(key, number): evaluation for key, evaluation in evaluations.items()})
+        works: list[Callable[[], object]] = [partial(self._know, *item) for item in by_number.items()]
+        self.each(lambda work: work(), [beside, *works] if beside is not None else works)
 
     def known(self, deployment: DeploymentSpec, numbers: Iterable[int]) -> list[Evaluation]:
         """Evaluations of a deployment under those of the draws that were simulated."""
@@ -205,17 +213,14 @@ class Assessor:
             self.progress.advanced(1)
         return results
 
-    def _under(self, numbered: tuple[int, Mapping[str, DeploymentSpec]]) -> dict[str, Evaluation]:
+    def _know(self, number: int, deployments: Mapping[str, DeploymentSpec]) -> None:
         """Evaluate each deployment under the draw, which is made for the first deployment missing in the journal."""
-        number, deployments = numbered
         draw = cache(lambda: self.uncertainty.draw(number))
-        return {
-            key: self._recorded(
+        for key, deployment in deployments.items():
+            self._known[key, number] = self._recorded(
                 _digest("draw", self.uncertainty.digest, number, key),
                 lambda deployment=deployment: self._evaluate(deployment, draw()),  # type: ignore[misc]
             )
-            for key, deployment in deployments.items()
-        }
 
     def _recorded(self, key: str, simulate: Callable[[], Evaluation]) -> Evaluation:
         """The recorded evaluation, else the result of ``simulate``; a failed simulation becomes an error."""

@@ -90,7 +90,12 @@ class Likelihood:
         if any(no_wider(trial, rejected) for rejected in self._rejected):
             return False
         self.looked_at += 1
-        if self._assessor.holds_carried_on(trial) is False:
+        lasts: list[bool | None] = []
+        few = [] if self.simulations >= self._limit or self._assessor.out_of_time else self._few
+        self._assessor.evaluations(
+            [trial.deployment], [few], beside=lambda: lasts.append(self._assessor.holds_carried_on(trial))
+        )
+        if lasts == [False]:
             self._rejected.append(trial)
             return False
         tested = missed = 0

@@ -34,7 +34,7 @@ from typing import Literal
 import numpy as np
 
 from hisearch.base.dtypes import F8, I8
-from hisearch.traces.compiled import REQUEST_COLUMNS, CompiledTrace, TraceArrays, with_tree
+from hisearch.traces.compiled import REQUEST_COLUMNS, ChosenIds, CompiledTrace, TraceArrays, with_tree
 from hisearch.traces.compiler import freeze
 from hisearch.traces.models import chosen
 from hisearch.traces.trace import moved, roots_of
@@ -214,7 +214,7 @@ def assemble(table: SessionTable, drawn: I8, start_s: F8) -> CompiledTrace:
     tree = _tree.finish_tree(parent, start, end, prompt_node[order], output_node[order])
     columns = {name: getattr(arrays, name)[source][order] for name in REQUEST_COLUMNS}
     columns |= {"arrival_s": arrival_s[order], "previous": moved(previous, order), "session": copy_of[order]}
-    ids = [f"{trace.request_ids[request]}~{copy}" for request, copy in zip(source[order], copy_of[order], strict=True)]
+    ids = ChosenIds(trace.request_ids, source[order], copy_of[order])
     models = chosen(trace.models, source[order])
     drawn_arrays = with_tree(columns, tree)
     skipped, cautions = trace.skipped_rows, trace.cautions

@@ -21,7 +21,7 @@ import numpy as np
 
 from hisearch.specs.workloads.workload import GeneratorSpec
 from hisearch.traces.changes.selection import requests_at
-from hisearch.traces.compiled import REQUEST_COLUMNS, CompiledTrace, TraceArrays
+from hisearch.traces.compiled import REQUEST_COLUMNS, ChosenIds, CompiledTrace, TraceArrays
 from hisearch.traces.models import chosen
 from hisearch.traces.trace import roots_of
 
@@ -119,7 +119,7 @@ def repeated(trace: CompiledTrace, times: int) -> CompiledTrace:
     return CompiledTrace(
         trace.name,
         TraceArrays(**columns),
-        trace.request_ids * times,
+        ChosenIds(trace.request_ids, np.tile(np.arange(count), times)),
         digest,
         trace.skipped_rows,
         trace.cautions,

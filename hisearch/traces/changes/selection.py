@@ -9,7 +9,7 @@ import numpy as np
 
 from hisearch.base.dtypes import I8
 from hisearch.traces.agents import reordered
-from hisearch.traces.compiled import REQUEST_COLUMNS, CompiledTrace, with_tree
+from hisearch.traces.compiled import REQUEST_COLUMNS, ChosenIds, CompiledTrace, with_tree
 from hisearch.traces.compiler import freeze
 from hisearch.traces.models import chosen
 from hisearch.traces.trace import moved
@@ -66,7 +66,7 @@ def requests_at(trace: CompiledTrace, kept: I8) -> CompiledTrace:
     return freeze(
         trace.name,
         with_tree(columns, tree),
-        [trace.request_ids[r] for r in kept.tolist()],
+        ChosenIds(trace.request_ids, kept),
         trace.skipped_rows,
         trace.cautions,
         trace.block_tokens,
