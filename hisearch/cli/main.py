@@ -31,6 +31,7 @@ from hisearch.cli.verbs import (
     verify,
 )
 from hisearch.cli.verbs.validate.app import app as validate
+from hisearch.kernels.fleet import head_start
 
 app = typer.Typer(
     name="hisearch",
@@ -108,7 +109,9 @@ def program() -> None:
 
 def _end_process(code: int) -> None:
     """Exit with ``code``; returns where standard output cannot take what is left for it."""
-    if code not in INTERRUPTED_CODES:  # else nothing is waited for
+    if code in INTERRUPTED_CODES:  # nothing is waited for
+        head_start.stop()
+    else:
         atexit._run_exitfuncs()
     with suppress(OSError, ValueError):
         sys.stdout.flush()

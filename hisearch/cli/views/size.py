@@ -80,7 +80,7 @@ def _deployment(result: StudyResult, trial: Trial, asked: Asked) -> dict[str, st
     engine = pool.engine
     own = result.resolved.model.spec.weight_dtype
     weights = ", ".join(formats(trial.deployment)) or f"{own} weights (own)"
-    router = f", behind a {trial.deployment.router.policy} router" if replicas > 1 else ""
+    router = f", routed by {trial.deployment.router.policy}" if replicas > 1 else ""
     rows = (
         {} if result.recommendation is not None else {"nearest miss": f"{_hardware(trial.deployment)}: {_price(trial)}"}
     )
