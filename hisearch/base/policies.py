@@ -11,7 +11,7 @@ To add a policy: add a file to its folder (see the folder's ``__init__``). Nothi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from hisearch.base.registry import UNLIMITED, Parameter, Policy, Registry, State, read_policies
@@ -40,10 +40,12 @@ class RouterPolicy(Policy):
 
     state: fields of ``Fleet.routes``. member_state: fields of ``Fleet.members``. reads_prompts: it keeps a picture of
     the workers' caches or of prompt lengths, of no use in front of decode workers. tracks: what the router has to keep
-    while requests come and go: members by ``requests`` or ``tokens`` in flight, ``keys`` or ``blocks`` in flight.
-    sees: what it knows beyond the list of workers (a key of ``SIGHTS``). age: parameter that says how old that may be;
-    "": it is of now. cost: looks that a request costs it. product: router that has it; "": none but hisearch.
-    hash_order: ties go by an order of the workers that is drawn at each start, which the product's hash map gives.
+    while requests come and go: members by ``requests`` or ``tokens`` in flight, ``keys`` or ``blocks`` in flight. sees:
+    what it knows beyond the list of workers (a key of ``SIGHTS``). age: parameter that says how old that may be; "": it
+    is of now. approximates: parameter by which it may know caches by what it sent alone, the value under which they
+    tell it, and the parameter that says how long it remembers. cost: looks that a request costs it. product: router
+    that has it; "": none but hisearch. hash_order: ties go by an order of the workers that is drawn at each start,
+    which the product's hash map gives.
     """
 
     state: tuple[State, ...] = ()
@@ -52,6 +54,7 @@ class RouterPolicy(Policy):
     tracks: tuple[str, ...] = ()
     sees: tuple[str, ...] = ()
     age: str = ""
+    approximates: tuple[str, str, str] | None = field(default=None, repr=False)
     cost: str = ""
     product: str = ""
     hash_order: bool = False

@@ -37,23 +37,34 @@ def parameters_model(name: str, *registries: Registry[Any], default: str = "") -
 
 
 def check_parameters(spec: Strict, policies: Registry[Any], policy: str, key: str) -> None:
-    """Refuse values of parameters that would be ignored; those that equal the default are let pass.
+    """Refuse parameters that would be ignored.
 
     spec: made by ``parameters_model``. policy: the one that reads them. key: where it is named, such as ``eviction``.
 
     Raises:
         KeyedError: with the parameter's name.
     """
-    parameters = policies.parameters()
-    values = {name: getattr(spec, name) for name in parameters}
-    own = {parameter.name: parameter for parameter in policies[policy].parameters}
-    for name in (name for name, parameter in parameters.items() if values[name] != parameter.default):
-        if name not in own:
-            readers = (other for other in policies if name not in policies.unread(other))
-            raise KeyedError((name,), f"needs {key}: {' or '.join(readers)}; {key} is {policy}")
-        if not own[name].has_effect(values):
-            needed, value = own[name].only_with or ("", None)
-            raise KeyedError((name,), f"has no effect without {needed}{'' if value is None else f': {value}'}")
+    defaults = {name: parameter.default for name, parameter in policies.parameters().items()}
+    values = {name: getattr(spec, name) for name in defaults}
+    unread = [name for name in defaults if name in policies.unread(policy) and name in spec.model_fields_set]
+    for name in _refused({name: values[name] == defaults[name] for name in unread}, len(defaults)):
+        readers = (other for other in policies if name not in policies.unread(other))
+        raise KeyedError((name,), f"needs {key}: {' or '.join(readers)}; {key} is {policy}")
+    for parameter in policies[policy].parameters:
+        if values[parameter.name] != parameter.default and not parameter.has_effect(values):
+            needed, value = parameter.only_with or ("", None)
+            raise KeyedError(
+                (parameter.name,), f"has no effect without {needed}{'' if value is None else f': {value}'}"
+            )
+
+
+def _refused(unread: Mapping[str, bool], count: int) -> list[str]:
+    """Of stated parameters that nothing reads, by whether they are as by default, those to refuse.
+
+    Documents of earlier releases state all ``count`` parameters: where most are there, defaults are let pass.
+    """
+    changed = [name for name, is_default in unread.items() if not is_default]
+    return changed if len(unread) > count / 2 else list(unread)
 
 
 def effective(policy: Policy, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +100,7 @@ def lists_model(name: str, policies: Registry[Any], base: type[Strict], like: st
 
 
 def check_lists(lists: Strict, policies: Registry[Any], tried: Sequence[str], section: str) -> None:
-    """Refuse values to try that no policy would read; those that equal the default are let pass.
+    """Refuse values to try that no policy would read.
 
     lists: made by ``lists_model``, whose section is ``section``. tried: names of policies.
 
@@ -100,10 +111,10 @@ def check_lists(lists: Strict, policies: Registry[Any], tried: Sequence[str], se
     for name, policy in policies.items():
         for parameter in policy.parameters:
             readers.setdefault(parameter.search_key or parameter.name, []).append(name)
-    for key, names in readers.items():
-        if set(names) & set(tried) or getattr(lists, key) == type(lists).model_fields[key].default:
-            continue
-        message = f"none of the policies {', '.join(tried)} has it; it needs {' or '.join(names)}"
+    unread = [key for key, names in readers.items() if key in lists.model_fields_set and not set(names) & set(tried)]
+    defaults = {key: type(lists).model_fields[key].default for key in unread}
+    for key in _refused({key: getattr(lists, key) == defaults[key] for key in unread}, len(readers)):
+        message = f"none of the policies {', '.join(tried)} has it; it needs {' or '.join(readers[key])}"
         namesakes = [p.search_key for name in tried for p in policies[name].parameters if p.name == key]
         if namesakes:
             message += f". Did you mean {namesakes[0]}?"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from pydantic_core import ErrorDetails
 
-from hisearch.specs.wording import described
+from hisearch.specs.wording import closest, described
 
 #: pydantic error type -> what was expected.
 _EXPECTED = {
@@ -26,6 +28,9 @@ _EXPECTED = {
     "date_from_datetime_parsing": "a date such as 2026-11-01",
 }
 
+#: Values that a reader finds the nearest of by himself.
+_LISTED = 5
+
 #: pydantic error type -> message, filled from the error's context.
 _BOUNDS = {
     "greater_than": "must be greater than {gt:g}",
@@ -39,11 +44,14 @@ def describe(details: ErrorDetails) -> str:
     """Describe what is wrong with a value, without its key."""
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
     if kind == "missing":
-        return "required, and missing"
+        entry = details["loc"][-1]
+        return f"the list needs an entry {entry + 1}" if isinstance(entry, int) else "required, and missing"
     if kind == "value_error":
         return str(context["error"])
     if kind == "literal_error":
-        return f"expected {context['expected']}; got {described(value)}"
+        known = re.findall(r"'([^']*)'", context["expected"])
+        near = closest(value, known) if isinstance(value, str) and len(known) > _LISTED else ""
+        return f"expected {context['expected']}; got {described(value)}{near}"
     if kind == "string_type" and type(value) in (int, float):
         return f"expected text, got the number {described(value)}; write it in quotes"
     if kind in _EXPECTED:

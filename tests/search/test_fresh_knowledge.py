@@ -57,6 +57,13 @@ def test_what_is_old_becomes_new(router: dict[str, Any], setting: str) -> None:
     assert deployment.router.policy == router["policy"]
 
 
+def test_a_router_that_knows_caches_by_what_it_sent_is_told_them() -> None:
+    fresh = with_fresh_knowledge(behind(policy="dynamo_kv", block_tracking="approximate", router_ttl_s=77.0))
+    assert fresh is not None
+    router, setting = fresh[0].router, fresh[1]
+    assert (router.block_tracking, router.staleness_s, setting) == ("events", 0.0, "router_ttl_s")
+
+
 @pytest.mark.parametrize("router", [{"policy": "round_robin"}, {"policy": "kv_aware"}, {"policy": "cache_aware"}])
 def test_what_is_of_now_is_not_simulated_again(router: dict[str, Any]) -> None:
     assert with_fresh_knowledge(behind(**router)) is None

@@ -89,3 +89,9 @@ def test_a_version_that_yaml_takes_for_a_number_asks_for_quotes() -> None:
     with pytest.raises(ValidationError) as raised:
         RouterSpec.model_validate({"version": 0.3})
     assert describe(raised.value.errors()[0]) == "expected text, got the number 0.3; write it in quotes"
+
+
+def test_a_default_that_is_stated_by_itself_under_another_policy_is_refused() -> None:
+    """Else a sweep over a parameter that nothing reads would seem to work at its default."""
+    with pytest.raises(ValidationError, match="cache_threshold: needs policy: cache_aware; policy is round_robin"):
+        RouterSpec.model_validate({"policy": "round_robin", "cache_threshold": 0.3})

@@ -265,7 +265,7 @@ class StudyResult(Shown):
         from hisearch.report.data.spare import likely_spare
         from hisearch.search.select.formats import brief_formats
 
-        facts, failure, chosen = self.provenance, self.failure, self.highlighted
+        facts, failure, chosen, space = self.provenance, self.failure, self.highlighted, self.resolved.space
         refused = self.run_dir / NOT_EXPORTED if self.recommendation is not None else None
         basis = basic_input(
             self.resolved, self.trials, self.front, self.recommendation, self.nearest_miss, facts["trace"]["name"]
@@ -305,7 +305,7 @@ class StudyResult(Shown):
             closeup=self.closeup,
             confidence=self.confidence,
             run=shlex.quote(str(self.run_dir)),
-            spare=likely_spare(self.trials, best.trial, self.confidence, self.simulation.usd_per_hour)
+            spare=likely_spare(self.trials, best.trial, self.confidence, self.simulation.usd_per_hour, space)
             if (best := self.recommendation) is not None and not self.resolved.study.availability.replicas_down
             else None,
         )

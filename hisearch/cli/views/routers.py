@@ -23,6 +23,12 @@ def show(cases: Sequence[RouterCase]) -> None:
                 f"{case.file}: event {first.event} sends prompt {first.prompt} to worker {first.recorded}, "
                 f"simulated to {first.simulated}"
             )
+    by_chance = [case for case in cases if case.choices and case.drawn == case.choices]
+    if by_chance:
+        output.say(
+            f"Of {counted(len(by_chance), 'recording')} every choice was left to chance: equal says there that the "
+            "recorded worker was a possible one"
+        )
     exact = sum(case.ok for case in cases)
     output.say()
     output.say(

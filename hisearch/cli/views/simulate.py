@@ -13,7 +13,7 @@ from hisearch.report.words.terms import seconds
 from hisearch.score.energy import JOULES_PER_KWH
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, significant, usd
 from hisearch.score.stated import percentile_of, spoken_of, stated
-from hisearch.search.model.deployments import describe
+from hisearch.search.model.deployments import describe, format_router
 from hisearch.simulate.agent_use import doubts
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.uses import HintQuality, ObjectUse
@@ -30,6 +30,8 @@ def show(simulated: SimulatedDeployment) -> None:
     at_load = "" if simulated.load == 1.0 else f" at {simulated.load:g} times its load"
     models = listed([model.spec.huggingface_id for model in simulated.resolved.models])
     output.say(f"{models} on {trace.name}, {counted(len(trace), 'request')}{at_load}")
+    if len(simulated.fleet.pools) > 1 or simulated.fleet.pools[0].replicas > 1:
+        output.say(f"Router: {format_router(simulated.resolved.deployment)}")
     for doubt in doubts_of(simulated):
         output.say(f"Mind: {doubt}.")
     if simulated.steadiness:

@@ -59,6 +59,7 @@ def _spare(data: ReportInput) -> tuple[Trade, ...]:
     effect = "The SLO holds while a replica is updated, drained or lost"
     chance = chance_of(spare.of_trial, data)
     effect += f", {format_chance(chance)} likely" if chance is not None else ""
+    effect += "" if spare.within_space else "; more replicas than the space allows"
     line, price = hardware(spare.deployment), spare.usd_per_hour
     change = price_change_of(price, best)
     return (

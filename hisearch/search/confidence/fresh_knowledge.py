@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from hisearch.base.policies import ROUTERS
 from hisearch.score.terms import TermCheck
@@ -39,10 +40,14 @@ def with_fresh_knowledge(deployment: DeploymentSpec) -> tuple[DeploymentSpec, st
     """
     router = deployment.router
     setting = ROUTERS[router.policy].age
+    fresh: dict[str, Any] = {setting: 0.0}
+    approximates = ROUTERS[router.policy].approximates
+    if approximates is not None and getattr(router, approximates[0]) != approximates[1]:
+        fresh[approximates[0]], setting = approximates[1:]
     in_front = sum(pool.replicas for pool in deployment.pools if pool.role != "decode")
     if not setting or getattr(router, setting) == 0.0 or in_front < 2 or deployment.routers:
         return None
-    return deployment.model_copy(update={"router": router.model_copy(update={setting: 0.0})}), setting
+    return deployment.model_copy(update={"router": router.model_copy(update=fresh)}), setting
 
 
 def find_fresh_knowledge(assessor: Assessor, best: Trial) -> FreshKnowledge | None:

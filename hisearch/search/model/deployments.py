@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from hisearch.base.policies import ROUTERS
 from hisearch.search.model.tier_choices import TierChoice, tier_parameters
 from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec
@@ -357,6 +358,23 @@ def differences(deployments: Sequence[DeploymentSpec], lines: Sequence[str]) -> 
 def setting_name(key: str) -> str:
     """A key of ``parameters_of`` for people: ``chunk tokens``."""
     return key.replace("_", " ")
+
+
+def format_router(deployment: DeploymentSpec) -> str:
+    """The front router with its release and the parameters that are not at their defaults, decode's behind it."""
+    routers = [deployment.router]
+    routers += [deployment.decode_router] if any(pool.role == "decode" for pool in deployment.pools) else []
+    return "; to decode ".join(_format_release(router) for router in routers)
+
+
+def _format_release(router: RouterSpec) -> str:
+    product, defaults = ROUTERS[router.policy].product, ROUTERS.parameters()
+    changed = [
+        f"{name} {value if isinstance(value, str) else f'{value:g}'}"
+        for name, value in router.parameters().items()
+        if value != defaults[name].default
+    ]
+    return ", ".join([f"{router.policy} of {product} {router.version}" if product else router.policy, *changed])
 
 
 def _format_routers(deployment: DeploymentSpec) -> str:

@@ -83,6 +83,7 @@ ROUTER = RouterPolicy(
     tracks=("blocks",),
     sees=("blocks", "caches"),
     age="staleness_s",
+    approximates=("block_tracking", "events", "router_ttl_s"),
     product="dynamo",
     cost="workers x the prompt's path",
 )
