@@ -52,6 +52,18 @@ def test_skipped_idle_passes_are_said(hisearch: Hisearch, made: Made, tmp_path: 
     assert "idle passes skipped" not in hisearch("validate", "scheduler", path).out
 
 
+def test_a_folder_stands_for_its_recordings(hisearch: Hisearch, made: Made, tmp_path: Path) -> None:
+    (tmp_path / "recorded").mkdir()
+    files = [made.write(tmp_path / "recorded" / name) for name in ("a.json", "b.json.gz")]
+    (tmp_path / "recorded" / "README.md").write_text("no recording")
+    ran = hisearch("validate", "scheduler", tmp_path / "recorded", "--json")
+    assert (ran.code, [row["file"] for row in ran.json["cases"]]) == (0, [str(file) for file in files])
+    (tmp_path / "empty").mkdir()
+    refused = hisearch("validate", "scheduler", tmp_path / "empty")
+    assert refused.code == 2
+    assert "no recording" in refused.err
+
+
 def test_difference_is_explained_side_by_side(hisearch: Hisearch, made: Made, tmp_path: Path) -> None:
     bad = made.copy()
     step = bad.document["steps"][50]
