@@ -20,6 +20,25 @@ def test_a_table_for_people(hisearch: Hisearch, workdir: Path) -> None:
         assert expected in ran.out
 
 
+def test_it_says_whether_the_verdict_stands_with_steps_off_by_their_error(hisearch: Hisearch, workdir: Path) -> None:
+    arguments = ("simulate", "pair.yaml", "--trace", "visits.yaml", "--slo")
+    met = hisearch(*arguments, "ttft p99 < 60s, tpot p99 < 1s", "--json").json
+    off, error = met["steps_off"], met["profile"]["relative_error"]
+    assert (off["slower"], off["feasible"], off["relative_error"]) == (True, True, error)
+    tpot, tpot_off = (terms[1]["value_s"] for terms in (met["slo"]["terms"], off["terms"]))
+    assert tpot < tpot_off < tpot * (1 + 3 * error)
+    # A bound between both: what holds as simulated does not within the error.
+    between = f"ttft p99 < 60s, tpot p99 < {(tpot + tpot_off) / 2 * 1e3:.4f}ms"
+    shown = hisearch(*arguments, between).out
+    assert f"With all steps {error:.1%}".replace("%", " %") in shown
+    assert "slower, the error of their profile: missed: TPOT p99" in shown
+    missed = hisearch(*arguments, f"ttft p99 < 60s, tpot p99 < {tpot * 0.999 * 1e3:.4f}ms", "--json").json
+    assert (missed["slo"]["feasible"], missed["steps_off"]["slower"], missed["steps_off"]["feasible"]) == (
+        False, False, True,
+    )  # fmt: skip
+    assert hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "--json").json["steps_off"] is None
+
+
 def test_power_is_that_of_the_run_however_long_it_is_carried_on(hisearch: Hisearch, workdir: Path) -> None:
     """The table's watts and joules per token are the metrics', which a warm-up and a drain must not raise."""
     arguments = ("simulate", "pair.yaml", "--trace", "visits.yaml", "--load", 40)

@@ -85,6 +85,7 @@ def simulate(
     files = Files(requests, series, tier_series, series_interval_s, timeline, timeline_from_s, timeline_to_s)
     begin_compiling()
     from hisearch.api.deployments.deployment import simulate_deployment
+    from hisearch.api.deployments.steps_off import with_steps_off
     from hisearch.api.deployments.tiers import tier_values as marginal_values
     from hisearch.api.deployments.workload import generator_of, load_trace, parse_adapters, parse_columns
     from hisearch.cli import output
@@ -116,11 +117,12 @@ def simulate(
     )
     files.write(simulated)
     values = marginal_values(simulated) if tier_values else []
+    off = with_steps_off(simulated)
     if as_json:
-        document = simulated.to_dict()
+        document = simulated.to_dict() | {"steps_off": None if off is None else off.to_dict()}
         output.print_json(document | {"tier_values": [asdict(value) for value in values]} if tier_values else document)
     else:
-        simulate_view.show(simulated)
+        simulate_view.show(simulated, off)
         if tier_values:
             simulate_view.show_tier_values(values)
     for text in () if quiet else simulated.trace.notes:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from hisearch.api.deployments.deployment import SimulatedDeployment
+from hisearch.api.deployments.steps_off import StepsOff
 from hisearch.api.deployments.tiers import TierValue, tier_rows
 from hisearch.cli import output
 from hisearch.cli.views.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows
-from hisearch.report.words.terms import seconds
+from hisearch.report.words.terms import seconds, term_lines
 from hisearch.score.energy import JOULES_PER_KWH
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, significant, usd
 from hisearch.score.stated import percentile_of, spoken_of, stated
@@ -23,8 +24,8 @@ from hisearch.specs.wording import counted, listed, per_second
 WORKER_ROWS = 32
 
 
-def show(simulated: SimulatedDeployment) -> None:
-    """Print one simulated deployment for people."""
+def show(simulated: SimulatedDeployment, off: StepsOff | None = None) -> None:
+    """Print one simulated deployment for people; off: with its steps off by their stated error."""
     trace = simulated.trace
     output.say(f"{simulated.resolved.name}: {describe(simulated.resolved.deployment)}", bold=True)
     at_load = "" if simulated.load == 1.0 else f" at {simulated.load:g} times its load"
@@ -43,6 +44,8 @@ def show(simulated: SimulatedDeployment) -> None:
         output.table(TERM_COLUMNS, term_rows(simulated.score.slo), numbers=(1, 2, 3))
         for note in notes(simulated.score.slo):
             output.say(note)
+        if off is not None:
+            output.say(_steps_off(off))
     output.heading("Figures")
     output.pairs(_figures(simulated))
     if len(simulated.models) > 1:
@@ -61,6 +64,17 @@ def show(simulated: SimulatedDeployment) -> None:
     output.say()
     for rests_on in dict.fromkeys(line for pool in simulated.fleet.pools for line in _step_times(pool.plan)):
         output.say(rests_on)
+
+
+def _steps_off(off: StepsOff) -> str:
+    """Whether the verdict stands with steps off by their stated error."""
+    stands = off.feasible == off.slower
+    verdict = f"{'still ' if stands else ''}{'met' if off.feasible else 'missed'}"
+    terms = [f"{line.term} {line.value}" for line in term_lines(off.slo) if off.feasible or not line.met]
+    return (
+        f"With all steps {percent(off.relative_error)} {'slower' if off.slower else 'faster'}, the error of their "
+        f"profile: {verdict}{': ' if terms else ''}{', '.join(terms)}."
+    )
 
 
 def doubts_of(simulated: SimulatedDeployment) -> tuple[str, ...]:
