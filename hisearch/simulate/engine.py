@@ -374,4 +374,10 @@ def _check_all_ended(plan: FleetPlan, sims: Sequence[la.Sim], end_s: float) -> N
                 f"pool {pool.name} would come to a halt at {end_s:.3f} s: prompts that have been computed hold pages "
                 f"until decode workers have memory for them; {pool.plan.kv_capacity_tokens} KV tokens are too few"
             )
+        if pool.plan.engine.name == "sglang":
+            first = int(np.flatnonzero(sim.requests["outcome"] == la.IN_FLIGHT)[0])
+            raise EngineStuck(
+                f"sglang would come to a halt at {end_s:.3f} s: request {first} waits for ever; with its output limit "
+                f"it reserves more than {pool.plan.kv_capacity_tokens} KV tokens leave"
+            )
         raise AssertionError("the simulation ended with requests in flight")

@@ -26,12 +26,14 @@ from tests.kernels.systems import (
     lmcache_systems,
     offload_systems,
     routed,
+    router_with,
     sglang_engines,
     systems,
     trtllm_engines,
     trtllm_host_systems,
     vllm_engines,
 )
+from tests.reference import lmcache
 from tests.reference.cluster import ClusterOutcome
 from tests.reference.random_traces import TraceShape
 from tests.reference.restatement.recording import step_seconds as batch_seconds
@@ -136,10 +138,40 @@ def test_vllm_equals_its_reference(system: System) -> None:
     _assert_equal(system)
 
 
+def asked_between_arrivals() -> System:
+    """Two requests at once: the second worker has the first of them in its inbox when the router asks for its load."""
+    engine = EngineSpec(
+        name="sglang", version="0.5.9", max_running_requests=1, chunk_tokens=16, max_prefill_tokens=64, overlap=False
+    )
+    shape = TraceShape(requests=5, rate_rps=5.0, prompt_tokens=20, output_tokens=8, shared_prefixes=3, fork=0.1)
+    router = router_with("power_of_two", load_poll_s=0.0)
+    return System(
+        0, engine, capacity_tokens=150, workers=2, router=router, shape=replace(shape, follow_up=0.3, repeat=0.0)
+    )
+
+
 @examples(200)
 @given(system=systems(sglang_engines(version=None), repeats=True))
+@example(system=asked_between_arrivals())
 def test_sglang_equals_its_reference(system: System) -> None:
     _assert_equal(system)
+
+
+def test_sglang_comes_to_a_halt_where_a_request_can_never_be_admitted() -> None:
+    """Without radix cache it reserves the whole output limit of a request that ignores the end of sequence."""
+    engine = EngineSpec(
+        name="sglang", version="0.5.23", max_running_requests=1, chunk_tokens=16, max_prefill_tokens=64,
+        prefix_caching=False, overlap=False,
+    )  # fmt: skip
+    shape = TraceShape(
+        requests=20, rate_rps=5.0, prompt_tokens=20, output_tokens=60, shared_prefixes=3, follow_up=0.3, fork=0.1,
+        same_time=0.1, repeat=0.1, slack=3.0,
+    )  # fmt: skip
+    system = System(0, engine, capacity_tokens=150, shape=shape, ignore_eos=True)
+    with pytest.raises(StuckError):
+        system.reference()
+    with pytest.raises(EngineStuck, match="waits for ever; with its output limit it reserves more than 150 KV tokens"):
+        system.simulate()
 
 
 @examples(200)
@@ -251,8 +283,25 @@ def test_offloading_equals_its_reference(system: System, uses: int) -> None:
         _assert_same_without_log(system, _assert_equal(system))
 
 
+def chunks_shortened_by_an_arrival() -> System:
+    """The first that waits does not fit with a third of the budget. With a fourth, after an arrival, it does."""
+    engine = EngineSpec(
+        name="vllm", page_tokens=16, max_running_requests=2, chunk_tokens=64, long_prefill_tokens=5,
+        long_prefill_adaptive=True, reserve_full_prompt=False, watermark=0.0,
+    )  # fmt: skip
+    shape = TraceShape(
+        requests=20, rate_rps=5.0, prompt_tokens=150, output_tokens=60, shared_prefixes=3, follow_up=0.6, fork=0.1,
+        same_time=0.1, repeat=0.0, slack=3.0,
+    )  # fmt: skip
+    at_once = CopyLaw(0.0, 0.0)
+    tier = lmcache.LmcacheTier(1000, at_once, at_once, "lru", "worker", False)
+    store = lmcache.LmcacheConfig(at_once, at_once, (tier,), chunk_tokens=16, network=at_once)
+    return System(3573, engine, capacity_tokens=600, shape=shape, rugged=True, lmcache=store)
+
+
 @examples(200)
 @given(system=lmcache_systems())
+@example(system=chunks_shortened_by_an_arrival())
 def test_lmcache_equals_its_reference(system: System) -> None:
     _assert_same_without_log(system, _assert_equal(system))
 

@@ -33,7 +33,8 @@ def told_tokens(worker: Any) -> int:
     """What a worker answers when it is asked for its load: SGLang's tokens in use and waiting; -1 for others."""
     if not isinstance(worker, SglangWorker):
         return -1
-    return worker.held_tokens + sum(live.request.input_tokens for live in worker.waiting)
+    waiting = [live.request for live in worker.waiting] + worker.inbox  # the question stands behind them in the inbox
+    return worker.held_tokens + sum(request.input_tokens for request in waiting)
 
 
 def told_cache(worker: Any) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 Rule: SGLang's ``/get_load`` (0.5.9, ``managers/scheduler_metrics_mixin.py: get_load``): ``num_tokens`` is the tokens of
 requests that run, that is of the pool less what is free or evictable, and of prompts that wait; ranks are added up.
+Prompts in the inbox wait too: the question stands behind them.
 """
 
 from __future__ import annotations
@@ -21,8 +22,16 @@ def _scheduler_tokens(sim, w, now):
     pages = cache.capacity_pages - cache.free_pages - cache.evictable_pages
     if ahead > 1:
         pages += lists.pages_over(sim, w, 1, ahead - 1)
-    tokens = pages * sim.config.page_tokens
-    r = worker.waiting_head
+    tokens = pages * sim.config.page_tokens + _prompt_tokens(sim, worker.waiting_head)
+    if sim.config.receive_interval > 1:
+        tokens += _prompt_tokens(sim, worker.held_head)
+    return tokens
+
+
+@kernel
+def _prompt_tokens(sim, r):
+    """Tokens of the prompts in the list that begins with ``r``."""
+    tokens = 0
     while r >= 0:
         tokens += sim.trace.input_tokens[r]
         r = sim.requests[r].next

@@ -39,6 +39,17 @@ def _unfinished(sim, w):
 
 
 @kernel
+def may_be_admitted(sim, w, r):
+    """Whether the next pass may admit a request since ``r`` came.
+
+    It is the first that waits, or one more request shortens what is computed of each.
+    """
+    if sim.config.long_prefill_adaptive and sim.config.long_prefill_tokens > 0:
+        return True
+    return sim.workers[w].waiting_head == r
+
+
+@kernel
 def missing_tokens(sim, r):
     """Known tokens of the unfinished prompt ``r`` that are not computed."""
     request = sim.requests[r]

@@ -17,6 +17,7 @@ from tests.reference.restatement.sglang_copies import Clock
 from tests.reference.restatement.sglang_host_cache import HostCache
 from tests.reference.restatement.sglang_order import WaitingOrder
 from tests.reference.restatement.sglang_state import CLIP_OUTPUT_TOKENS, Batch, LiveRequest, SglangConfig
+from tests.reference.restatement.vllm import StuckError
 
 #: Tokens per remaining request that a retraction frees, and by which it raises the ratio.
 RETRACT_DECODE_STEPS = 20
@@ -181,7 +182,7 @@ class SglangWorker:
                         self._receive_arrivals()
                     batch = batch or self._next_batch()
                 if batch is None and self.next_event_s() is None:
-                    raise RuntimeError(f"request {self.waiting[0].request.id} waits and can never be admitted")
+                    raise StuckError(f"request {self.waiting[0].request.id} waits and can never be admitted")
         self.last = batch
         return None if batch is None else self._launch(batch)
 

@@ -54,7 +54,8 @@ def serve_by(workers: Sequence[VllmWorker], requests: Sequence[Request], cost: G
     queued: dict[object, float] = {}
     now = 0.0
     while pending or any(worker.has_work for worker in workers):
-        if not any(worker.has_work for worker in workers):
+        # A step whose requests have all ended is waited for all the same, as by one engine alone.
+        if not outstanding and not any(worker.has_work for worker in workers):
             now = max(now, pending[0].arrival_s)
         queued |= _route(pending, workers, now)
         formed = _step(workers, now, cost)
