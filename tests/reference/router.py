@@ -17,6 +17,7 @@ import numpy as np
 from hisearch.base.blake3 import first_words
 from hisearch.base.policies import ROUTERS
 from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.policies import effective
 from tests.reference.restatement.splitmix import SplitMix64
 
 from .block_routers import DynamoKv, EndpointPicker, Metrics, PrefixAware, PrefixCache
@@ -30,7 +31,8 @@ class RouterConfig:
     """A policy and the parameters that router policies declare, each as an attribute."""
 
     def __init__(self, policy: str = "round_robin", seed: int = 0, version: str = "", **parameters: Any) -> None:
-        spec = RouterSpec(policy=policy, **({"version": version} if version else {}), **parameters)
+        read = effective(ROUTERS[policy], parameters)
+        spec = RouterSpec(policy=policy, **({"version": version} if version else {}), **read)
         self.version = spec.version
         self.policy = policy
         self.seed = seed

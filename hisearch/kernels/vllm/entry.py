@@ -341,11 +341,7 @@ def receive(sim, w, r, now):
     if worker.phase == la.IDLE:
         worker.phase = la.FORMING
         heaps.event_set(sim, w, now)
-    elif (
-        worker.phase == la.FAST_FORWARDING
-        and worker.running < sim.config.max_running
-        and step.may_be_admitted(sim, w, r)
-    ):
+    elif worker.phase == la.FAST_FORWARDING and step.may_be_admitted(sim, w, r):
         device.cut_fast_forward(sim, w, now)
 
 

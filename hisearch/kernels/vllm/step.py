@@ -40,13 +40,13 @@ def _unfinished(sim, w):
 
 @kernel
 def may_be_admitted(sim, w, r):
-    """Whether the next pass may admit a request since ``r`` came.
+    """Whether the next pass may admit a request since ``r`` came, if it may admit any.
 
     It is the first that waits, or one more request shortens what is computed of each.
     """
-    if sim.config.long_prefill_adaptive and sim.config.long_prefill_tokens > 0:
-        return True
-    return sim.workers[w].waiting_head == r
+    worker = sim.workers[w]
+    shortens = sim.config.long_prefill_adaptive and sim.config.long_prefill_tokens > 0
+    return worker.running < sim.config.max_running and (worker.waiting_head == r or shortens)
 
 
 @kernel
