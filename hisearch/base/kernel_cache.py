@@ -33,10 +33,6 @@ _PACKAGE = Path(__file__).parents[1]
 _ROOT = _PACKAGE.name
 
 
-#: Folder of all compiled kernels, whatever their version.
-CACHE_FOLDER = COMPILED_KERNELS
-
-
 class KernelCache(FunctionCache):
     """Numba's cache of one function, under ``folder_of`` its module; else among the kernels of the installation."""
 
@@ -90,7 +86,7 @@ def is_cached(module: str, function: str) -> bool:
 
 def folder_of(module: str) -> Path:
     """Folder of compiled kernels of the current version of ``module`` (dotted name)."""
-    return CACHE_FOLDER / f"{module.removeprefix(f'{_ROOT}.')}-{digest([module])}"
+    return COMPILED_KERNELS / f"{module.removeprefix(f'{_ROOT}.')}-{digest([module])}"
 
 
 def all_kernels_digest() -> str:
@@ -246,4 +242,4 @@ def _write_sources() -> None:
 
 
 def _sources_file() -> Path:
-    return CACHE_FOLDER / "sources.json"
+    return COMPILED_KERNELS / "sources.json"

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from hisearch.cli.output import note
-from hisearch.kernels.fleet import head_start
 from hisearch.specs.wording import listed
 
 #: Seconds between two lines, and between two checks whether compilation has ended.
@@ -51,11 +50,6 @@ class _Watch(threading.Thread):
 
 _watches: list[_Watch] = []
 _listening = ExitStack()
-
-
-def begin_compiling() -> None:
-    """Let a first run compile while it still reads its inputs: the first thing that a verb which simulates does."""
-    head_start.begin()
 
 
 def note_compilation(quiet: bool = False) -> None:

@@ -44,10 +44,9 @@ def check_parameters(spec: Strict, policies: Registry[Any], policy: str, key: st
     Raises:
         KeyedError: with the parameter's name.
     """
-    defaults = {name: parameter.default for name, parameter in policies.parameters().items()}
-    values = {name: getattr(spec, name) for name in defaults}
-    unread = [name for name in defaults if name in policies.unread(policy) and name in spec.model_fields_set]
-    for name in _refused({name: values[name] == defaults[name] for name in unread}, len(defaults)):
+    values = {name: getattr(spec, name) for name in policies.parameters()}
+    unread = {name: p.default for name, p in policies.parameters().items() if name in policies.unread(policy)}
+    for name in _refused(spec, unread):
         readers = (other for other in policies if name not in policies.unread(other))
         raise KeyedError((name,), f"needs {key}: {' or '.join(readers)}; {key} is {policy}")
     for parameter in policies[policy].parameters:
@@ -58,13 +57,17 @@ def check_parameters(spec: Strict, policies: Registry[Any], policy: str, key: st
             )
 
 
-def _refused(unread: Mapping[str, bool], count: int) -> list[str]:
-    """Of stated parameters that nothing reads, by whether they are as by default, those to refuse.
+def _refused(spec: Strict, unread: Mapping[str, Any]) -> list[str]:
+    """Of what a document states and nothing reads, what to refuse.
 
-    Documents of earlier releases state all ``count`` parameters: where most are there, defaults are let pass.
+    Documents that were written whole state the defaults of all: where most of them are there, they are let pass.
+
+    unread: what nothing reads, with its default.
     """
-    changed = [name for name, is_default in unread.items() if not is_default]
-    return changed if len(unread) > count / 2 else list(unread)
+    stated = [name for name in unread if name in spec.model_fields_set]
+    if len(stated) > len(unread) / 2:
+        stated = [name for name in stated if getattr(spec, name) != unread[name]]
+    return stated
 
 
 def effective(policy: Policy, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,9 +114,8 @@ def check_lists(lists: Strict, policies: Registry[Any], tried: Sequence[str], se
     for name, policy in policies.items():
         for parameter in policy.parameters:
             readers.setdefault(parameter.search_key or parameter.name, []).append(name)
-    unread = [key for key, names in readers.items() if key in lists.model_fields_set and not set(names) & set(tried)]
-    defaults = {key: type(lists).model_fields[key].default for key in unread}
-    for key in _refused({key: getattr(lists, key) == defaults[key] for key in unread}, len(readers)):
+    keys = [key for key, names in readers.items() if not set(names) & set(tried)]
+    for key in _refused(lists, {key: type(lists).model_fields[key].default for key in keys}):
         message = f"none of the policies {', '.join(tried)} has it; it needs {' or '.join(readers[key])}"
         namesakes = [p.search_key for name in tried for p in policies[name].parameters if p.name == key]
         if namesakes:

@@ -28,7 +28,7 @@ _EXPECTED = {
     "date_from_datetime_parsing": "a date such as 2026-11-01",
 }
 
-#: Values that a reader finds the nearest of by himself.
+#: So many values are listed without naming the nearest to what was written. Chosen.
 _LISTED = 5
 
 #: pydantic error type -> message, filled from the error's context.

@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 import hisearch as package
+from hisearch.api.deployments import steps_off
+from hisearch.simulate.engine import EngineStuck
 from hisearch.specs.documents.resolve import load_deployment
 from tests.cli.conftest import Hisearch
 
@@ -37,6 +39,19 @@ def test_it_says_whether_the_verdict_stands_with_steps_off_by_their_error(hisear
         False, False, True,
     )  # fmt: skip
     assert hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "--json").json["steps_off"] is None
+
+
+def test_an_engine_that_halts_with_slower_steps_misses_the_slo_then(
+    hisearch: Hisearch, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def halt(*_: object, **__: object) -> None:
+        raise EngineStuck("comes to a halt")
+
+    monkeypatch.setattr(steps_off, "simulate_fleet", halt)
+    arguments = ("simulate", "pair.yaml", "--trace", "visits.yaml", "--slo", "ttft p99 < 60s")
+    off = hisearch(*arguments, "--json").json["steps_off"]
+    assert (off["slower"], off["feasible"], off["terms"]) == (True, False, [])
+    assert "slower, the error of their profile: missed." in hisearch(*arguments).out
 
 
 def test_power_is_that_of_the_run_however_long_it_is_carried_on(hisearch: Hisearch, workdir: Path) -> None:

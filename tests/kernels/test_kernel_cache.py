@@ -40,7 +40,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "shared.py").write_text("LIMIT = 8\n")
     monkeypatch.setattr(kernel_cache, "_PACKAGE", package)
     monkeypatch.setattr(kernel_cache, "_ROOT", "house")
-    monkeypatch.setattr(kernel_cache, "CACHE_FOLDER", tmp_path / "kernels")
+    monkeypatch.setattr(kernel_cache, "COMPILED_KERNELS", tmp_path / "kernels")
     return package
 
 
@@ -73,9 +73,9 @@ def test_a_constant_of_another_module_compiles_what_reads_it_and_nothing_else(ho
 
 def test_what_a_later_process_reads_is_what_parsing_gives(house: Path) -> None:
     parsed = _digests()
-    assert (kernel_cache.CACHE_FOLDER / "sources.json").is_file()
+    assert (kernel_cache.COMPILED_KERNELS / "sources.json").is_file()
     assert _digests() == parsed
-    (kernel_cache.CACHE_FOLDER / "sources.json").write_text("not JSON")
+    (kernel_cache.COMPILED_KERNELS / "sources.json").write_text("not JSON")
     assert _digests() == parsed
 
 
@@ -209,7 +209,7 @@ def test_a_first_run_compiles_the_event_loop_once_in_the_helper_that_began_with_
     monkeypatch.setattr(head_start, "COMPILED_KERNELS", tmp_path / "kernels")
     monkeypatch.setattr(head_start, "PREBUILT", tmp_path / "prebuilt")
     monkeypatch.setattr(head_start, "helper", lambda: _stand_in(tmp_path / "helped"))
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(head_start, "cores", lambda: 2)
     monkeypatch.setattr(compilation, "_processes", lambda: 2)
     monkeypatch.setattr(compilation, "event_loop_is_compiled", lambda: False)
     monkeypatch.setattr(compilation, "missing_of", list)
@@ -230,7 +230,7 @@ def test_nothing_is_begun_where_kernels_are_there_and_what_nobody_takes_is_ended
     monkeypatch.setattr(head_start, "COMPILED_KERNELS", tmp_path / "kernels")
     monkeypatch.setattr(head_start, "PREBUILT", tmp_path / "prebuilt")
     monkeypatch.setattr(head_start, "helper", lambda: _stand_in(tmp_path / "helped"))
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(head_start, "cores", lambda: 2)
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
     head_start.begin()
     (process,) = head_start._helpers

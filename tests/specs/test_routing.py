@@ -7,8 +7,9 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from hisearch.base.policies import ADMISSIONS, ROUTERS
+from hisearch.base.policies import ADMISSIONS, EVICTIONS, ROUTERS
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterSpec
+from hisearch.specs.deployments.tiers import TierSpec
 from hisearch.specs.studies.search_space import RoutingSpace, SearchSpaceSpec
 
 _EXECUTION = {"accelerators": ["h200"], "engines": ["vllm"]}
@@ -95,3 +96,10 @@ def test_a_default_that_is_stated_by_itself_under_another_policy_is_refused() ->
     """Else a sweep over a parameter that nothing reads would seem to work at its default."""
     with pytest.raises(ValidationError, match="cache_threshold: needs policy: cache_aware; policy is round_robin"):
         RouterSpec.model_validate({"policy": "round_robin", "cache_threshold": 0.3})
+
+
+@pytest.mark.parametrize("eviction", [name for name, policy in EVICTIONS.items() if policy.stores])
+def test_tiers_written_whole_read_as_they_were(eviction: str) -> None:
+    """A tier states the parameters of all evictions, of which tlru has most."""
+    tier = TierSpec.model_validate({"medium": "ddr5", "gib": 1.0, "eviction": eviction})
+    assert TierSpec.model_validate(tier.model_dump()) == tier

@@ -8,15 +8,16 @@ from typing import Any
 from hisearch.api.deployments.simulated import SimulatedRun
 from hisearch.score.terms import Check, check_to_dict
 from hisearch.search.confidence.uncertainty import REGIMES, with_factors
-from hisearch.simulate.engine import simulate_fleet
+from hisearch.simulate.engine import EngineOutOfMemory, EngineStuck, simulate_fleet
 
 
 @dataclass(frozen=True)
 class StepsOff:
     """The SLO with all steps off by the error that their profiles state.
 
-    relative_error: the largest of the pools'; half of all measured steps are off by more. slower: by so much slower, of
-    a deployment that meets the SLO; else faster. feasible: whether the SLO is met then. slo: its terms.
+    relative_error: the largest of the pools', as their profiles state it. slower: by so much slower, of a deployment
+    that meets the SLO; else faster. feasible: whether the SLO is met then. slo: its terms; empty where the engine would
+    come to a halt.
     """
 
     relative_error: float
@@ -45,7 +46,11 @@ def with_steps_off(simulated: SimulatedRun) -> StepsOff | None:
         costs = with_factors(pool.plan.costs, dict.fromkeys(REGIMES, factor))
         pools.append(replace(pool, plan=replace(pool.plan, costs=costs)))
     fleet = replace(simulated.fleet, pools=tuple(pools))
-    options = {"seed": simulated.seed, "horizon_s": simulated.horizon_s, "load": simulated.load}
-    result = simulate_fleet(fleet, simulated.trace, **options)  # type: ignore[arg-type]
+    try:
+        result = simulate_fleet(
+            fleet, simulated.trace, seed=simulated.seed, horizon_s=simulated.horizon_s, load=simulated.load
+        )
+    except (EngineStuck, EngineOutOfMemory):
+        return StepsOff(max(errors), slower, False, ())
     off = replace(simulated, fleet=fleet, result=result)
     return StepsOff(max(errors), slower, bool(off.feasible), tuple(off.score.slo))

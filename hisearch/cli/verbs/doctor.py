@@ -76,7 +76,8 @@ def installation() -> dict[str, Any]:
     from importlib.metadata import version
 
     from hisearch.base import prebuilt
-    from hisearch.base.kernel_cache import CACHE_FOLDER, folder_of
+    from hisearch.base.folders import COMPILED_KERNELS
+    from hisearch.base.kernel_cache import folder_of
     from hisearch.kernels.fleet import cluster
     from hisearch.kernels.fleet.compilation import event_loop_is_compiled
     from hisearch.specs.documents.catalogue import shipped_root
@@ -88,7 +89,7 @@ def installation() -> dict[str, Any]:
         "platform": platform.platform(),
         "cores": os.cpu_count() or 1,
         "catalogue": str(shipped_root()),
-        "kernel_cache": str(CACHE_FOLDER),
+        "kernel_cache": str(COMPILED_KERNELS),
         "prebuilt_kernels": prebuilt.state(folder_of(cluster.__name__).name),
         "kernels_compiled": event_loop_is_compiled(),
         "trace_cache": str(cache_folder()),

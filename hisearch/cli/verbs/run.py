@@ -11,11 +11,12 @@ import typer
 
 from hisearch.api.run_folder import JOURNAL
 from hisearch.cli import options
-from hisearch.cli.compilation import begin_compiling, note_compilation
+from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import NOTHING_FEASIBLE
 from hisearch.cli.verbs.choosing import choose_study
 from hisearch.cli.verbs.largest import run_largest
 from hisearch.cli.verbs.running import Place, how_to_resume, interruptible, place_of, progress_of
+from hisearch.kernels.fleet import head_start
 
 #: Kinds of document that can be run.
 _RUN = ("Study", "FleetStudy", "SLO")
@@ -99,7 +100,7 @@ def run(
     """
     if resume is not None and out is not None:
         raise typer.BadParameter("--resume goes on in its own folder; leave --out away")
-    begin_compiling()
+    head_start.begin()
     from hisearch.cli import output
     from hisearch.cli.views import run as run_view
 

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from hisearch.cli import options
-from hisearch.cli.compilation import begin_compiling, note_compilation
+from hisearch.cli.compilation import note_compilation
 from hisearch.cli.verbs.simulate_files import Files
+from hisearch.kernels.fleet import head_start
 
 
 def simulate(
@@ -83,7 +84,7 @@ def simulate(
     Prints what its users would see, what it costs and what its workers do.
     """
     files = Files(requests, series, tier_series, series_interval_s, timeline, timeline_from_s, timeline_to_s)
-    begin_compiling()
+    head_start.begin()
     from hisearch.api.deployments.deployment import simulate_deployment
     from hisearch.api.deployments.steps_off import with_steps_off
     from hisearch.api.deployments.tiers import tier_values as marginal_values

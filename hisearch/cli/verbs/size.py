@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hisearch.cli import options
-from hisearch.cli.compilation import begin_compiling, note_compilation
+from hisearch.cli.compilation import note_compilation
 from hisearch.cli.errors import NOTHING_FEASIBLE
 from hisearch.cli.verbs.largest import run_largest
 from hisearch.cli.verbs.running import how_to_resume, interruptible, progress_of
+from hisearch.kernels.fleet import head_start
 
 if TYPE_CHECKING:
     from hisearch.api.studies.result import StudyResult
@@ -129,7 +130,7 @@ def size(
     what binds it, latencies at other rates, how far simpler settings fall short, and what more would bring. Exit codes
     are those of run: 99 where nothing meets the SLO, with the nearest miss.
     """
-    begin_compiling()
+    head_start.begin()
     from hisearch.cli.output import note, warn
     from hisearch.cli.output import result as print_result
     from hisearch.cli.views import size as size_view

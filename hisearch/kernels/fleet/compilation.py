@@ -6,7 +6,6 @@ soon as it has finished one, and parts that share kernels are next to each other
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -95,7 +94,7 @@ def prepare(engines: Collection[int]) -> None:
 
 def _processes() -> int:
     """As many processes as there are cores, and memory for them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = head_start.cores()
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         room = int(lines["MemAvailable"].split()[0]) * 1024 // _PROCESS_BYTES

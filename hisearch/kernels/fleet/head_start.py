@@ -20,6 +20,11 @@ EVENT_LOOP = -1
 _helpers: list[subprocess.Popen[str]] = []
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def helper() -> subprocess.Popen[str]:
     """A process that compiles the units that its standard input names, one a line, and answers each with a line."""
     command = [sys.executable, "-c", "from hisearch.kernels.fleet.compilation import compile_parts; compile_parts()"]
@@ -30,7 +35,7 @@ def helper() -> subprocess.Popen[str]:
 def begin() -> None:
     """Begin, unless kernels of any version are there, there is one core alone, or the jit is off."""
     compiled = any(any(folder.glob("kernels.fleet.cluster-*")) for folder in (COMPILED_KERNELS, PREBUILT))
-    if _helpers or compiled or (os.cpu_count() or 1) < 2 or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+    if _helpers or compiled or cores() < 2 or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return
     process = helper()
     _helpers.append(process)
