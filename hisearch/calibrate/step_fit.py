@@ -48,7 +48,7 @@ COEFFICIENTS = (
 )  # fmt: skip
 REGIMES: tuple[Regime, ...] = ("prefill", "decode", "mixed")
 #: Fewest steps of a log, and between two knots of ``token_s``.
-LEAST_STEPS, LEAST_BETWEEN = 50, 8
+LEAST_STEPS, LEAST_BETWEEN = 50, 16
 #: Spreads beyond which the loss is linear: 95 % efficiency on normal errors (Huber, 1981).
 HUBER = 1.345
 #: Standard deviations of a normal distribution in one median absolute deviation.
@@ -197,14 +197,19 @@ def _sums(log: StepLog) -> _Sums:
 
 
 def _knots(tokens: F8) -> F8:
-    """0, powers of two with enough steps between them, and the most tokens logged."""
+    """0, powers of two and one and a half times these, with enough steps between them, and the most tokens logged.
+
+    Decode steps have one to some dozen tokens, where libraries change their kernels: a step of 8 may take as much more
+    than one of 7 as that than one of 2.
+    """
     most = tokens.max()
+    powers = 2.0 ** np.arange(np.ceil(np.log2(max(most, 2.0))))
     knots = [0.0]
-    for power in 2.0 ** np.arange(3, np.ceil(np.log2(max(most, 2.0)))):
-        between = np.count_nonzero((tokens > knots[-1]) & (tokens <= power))
-        beyond = np.count_nonzero(tokens > power)
+    for knot in np.unique(np.concatenate([powers, 1.5 * powers[1:]])):
+        between = np.count_nonzero((tokens > knots[-1]) & (tokens <= knot))
+        beyond = np.count_nonzero(tokens > knot)
         if between >= LEAST_BETWEEN and beyond >= LEAST_BETWEEN:
-            knots.append(float(power))
+            knots.append(float(knot))
     return np.array([*knots, most])
 
 

@@ -50,14 +50,16 @@ def _known(sim: la.Sim, w: int, r: int) -> int:
 def _held_pages(sim: la.Sim, w: int, r: int) -> int:
     """Pages of a started request: all of its prompt's, or those of its computed tokens.
 
-    In a fast-forward the pages of its first step are taken, its token is not counted yet.
+    In a fast-forward the pages of its first step are taken, its token is not counted yet. A request that decodes once
+    more behind its last token has a page for that, too.
     """
     if sim.requests[r].state == la.PROMPT:
         return _pages(sim, _known(sim, w, r))
     if sim.requests[r].state == la.DECODING:
         ahead = 1 if sim.workers[w].phase == la.FAST_FORWARDING else 0
         return _pages(sim, _known(sim, w, r) - 1 + ahead)
-    return _pages(sim, sim.requests[r].computed)
+    late = int(sim.requests[r].late_tokens) if sim.requests[r].state == la.DRAINING else 0
+    return _pages(sim, sim.requests[r].computed + late)
 
 
 def check(sim: la.Sim) -> None:

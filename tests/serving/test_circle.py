@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 
 from tests.engines.environments import NoEngineError
-from tests.serving.circle import MOST_WAITED, Circle, Load, go_round
+from tests.serving.circle import MOST_WAITED, Circle, Load, Repeated, go_round
 
-#: Largest error of the predicted means of loads that were not calibrated on.
+#: Largest error of the predicted means of rates that were not calibrated on, over all that was sent at each.
 WITHIN = {"ttft": 0.10, "tpot": 0.05}
 #: The machine's part, above which bounds are not asked for; see above.
 MOST_SLOWER = 0.02
@@ -43,17 +43,19 @@ def test_a_real_server_is_exported_recorded_calibrated_on_and_predicted(tmp_path
     except NoEngineError as error:
         pytest.skip(f"NOT CHECKED: {error}")
     check_settings(circle)
-    for load in (*circle.recorded, *circle.loads):
+    loads = [load for repeated in circle.predicted for load in repeated.loads]
+    for load in (*circle.recorded, *loads):
         check_steps(circle, load)
-    waited = max(load.waited for load in (*circle.recorded, *circle.loads))
+    waited = max(load.waited for load in (*circle.recorded, *loads))
     if waited > MOST_WAITED:
         pytest.skip(
             f"NO TIMES CHECKED: other processes ran; the engine waited for its core for {waited:.0%} of its time"
         )
     check_replay(circle.recorded[0], BURST_WITHIN)
-    for load in circle.loads:
+    for load in loads:
         check_replay(load, STEPS_WITHIN)
-        check_times(load)
+    for repeated in circle.predicted:
+        check_times(repeated)
 
 
 def check_settings(circle: Circle) -> None:
@@ -94,10 +96,11 @@ def check_replay(load: Load, within: float) -> None:
     assert load.replayed.steps == pytest.approx(len(load.steps.read_text().splitlines()), rel=within)
 
 
-def check_times(load: Load) -> None:
+def check_times(repeated: Repeated) -> None:
     """Means within the goals: as predicted on a machine that kept its speed, and at the speed that it had."""
-    for name, error in load.errors(load.replayed).items():
-        assert abs(error) <= WITHIN[name], f"{load.rate_rps:g}/s, {name}: {error:+.1%} at the load's own speed of steps"
-    if abs(load.slower) <= MOST_SLOWER:
-        for name, error in load.errors(load.predicted).items():
-            assert abs(error) <= WITHIN[name], f"{load.rate_rps:g}/s, {name}: {error:+.1%}"
+    at = f"{repeated.fraction:.0%} of saturation"
+    for name, error in repeated.errors(lambda load: load.replayed).items():
+        assert abs(error) <= WITHIN[name], f"{at}, {name}: {error:+.1%} at the loads' own speed of steps"
+    if abs(repeated.slower) <= MOST_SLOWER:
+        for name, error in repeated.errors(lambda load: load.predicted).items():
+            assert abs(error) <= WITHIN[name], f"{at}, {name}: {error:+.1%}"
