@@ -54,7 +54,7 @@ test-slow: $(STAMP) ## Run the rest: slow tests, and every property test at ten 
 test-engines: $(STAMP) ## Install the modelled engines (7 GB, no GPU); 40 fresh cases of each and its parser against hisearch (half an hour)
 	$(BIN)/python tests/engines/record_and_compare.py
 
-test-serving: $(STAMP) ## Install vLLM for CPUs (2 GB), serve a tiny model with an exported command, calibrate and predict (ten minutes)
+test-serving: $(STAMP) ## Install vLLM for CPUs (2 GB), serve a tiny model with an exported command, calibrate and predict (a quarter of an hour)
 	HISEARCH_SERVING=1 $(BIN)/python -m pytest -q -rs -s tests/serving
 
 lint: $(STAMP) ## Format check, lint, types; a row of each quick table of docs/agents.md

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hisearch.api.deployments.deployment import plan_pool
-from hisearch.api.observe import DEPLOYMENT, STEPS
+from hisearch.api.observe import DEPLOYMENT, OBSERVATION, STEPS
 from hisearch.api.run_folder import write_text
 from hisearch.base.shown import Shown
 from hisearch.calibrate.profiles import Calibrated, LoggedWorker, calibrate_log
@@ -27,7 +27,13 @@ from hisearch.calibrate.served.experiments import (
     next_experiments,
     steps_of,
 )
-from hisearch.calibrate.served.front_end import ClientSample, FrontEndFit, FrontEndSample, fit_front_end
+from hisearch.calibrate.served.front_end import (
+    ClientSample,
+    FrontEndFit,
+    FrontEndSample,
+    decodes_beside,
+    fit_front_end,
+)
 from hisearch.calibrate.step_fit import LEAST_STEPS, StepFit, fit_steps
 from hisearch.calibrate.step_log import StepLog, read_step_logs
 from hisearch.observe.client import Client, ServerError, headers_of
@@ -36,12 +42,15 @@ from hisearch.observe.watch import find
 from hisearch.specs.documents.catalogue import is_path
 from hisearch.specs.documents.resolve import load_deployment
 from hisearch.specs.wording import counted, format_percent
+from hisearch.traces.importers import read_measurements
 
 if TYPE_CHECKING:
     from hisearch.specs.documents.resolved import ResolvedDeployment
 
 #: Experiments between two fits.
 ROUND = 8
+#: Share of a benchmark's requests by which the server's own count of them may differ: some send one ahead.
+OTHERS = 0.02
 #: The profile, and what was measured, in the observation's folder.
 PROFILE, DRIVEN, PROBES = "profile.yaml", "driven.jsonl", "front-end.jsonl"
 
@@ -124,6 +133,7 @@ def calibrate_server(
     name: str | None = None,
     seed: int = 0,
     clients: Sequence[ClientSample] = (),
+    benchmark: Path | None = None,
     report: Callable[[float, str], None] = lambda passed_s, said: None,
 ) -> CalibratedServer:
     """Fit a profile to an observation, and to requests that are sent.
@@ -140,6 +150,7 @@ def calibrate_server(
         name: of the profile.
         seed: of the prompts.
         clients: benchmarks that ran on the server, whose client is to be predicted; only with ``drive``.
+        benchmark: results of one that ran just while the server was observed, steps included: a client too.
         report: is told the seconds passed, and what is known by then.
 
     Raises:
@@ -155,6 +166,8 @@ def calibrate_server(
         raise ValueError(
             f"{folder}: no {STEPS}: observe with --logs, or name a server to send requests to with --drive"
         )
+    if benchmark is not None:
+        clients = [*clients, client_of(folder, benchmark, log)]
     if clients and drive is None:
         raise ValueError("a benchmark's client is held against the one that sends requests: name a server with drive")
     began = time.monotonic()
@@ -179,6 +192,37 @@ def calibrate_server(
         calibrated, len(fitted.latency_s), len(outcomes), time.monotonic() - began, front_end, worst, worst <= error,
         tuple(driven), tuple(samples),
     )  # fmt: skip
+
+
+def client_of(folder: Path, benchmark: Path, log: StepLog | None) -> ClientSample:
+    """What a benchmark waited for its first tokens, beside what the server says of the same requests.
+
+    Args:
+        folder: of an observation that began and ended with the benchmark.
+        benchmark: its results.
+        log: steps of the observation.
+
+    Raises:
+        ValueError: there is no log, a mean TTFT is missing, or the two are not of as many requests.
+        TraceError: a file cannot be read.
+    """
+    if log is None:
+        raise ValueError(
+            f"{folder}: no {STEPS}: they tell how many others wrote as {benchmark}'s prompts were computed"
+        )
+    means: list[tuple[int, float]] = []
+    for path in (benchmark, folder / OBSERVATION):
+        runs = read_measurements(path)
+        if len(runs) != 1 or "ttft_mean_s" not in runs[0].figures:
+            raise ValueError(f"{path}: expected one run, with its mean TTFT")
+        means.append((runs[0].sent - runs[0].failed, runs[0].figures["ttft_mean_s"]))
+    (sent, client_s), (served, server_s) = means
+    if abs(sent - served) > OTHERS * sent:
+        raise ValueError(
+            f"{folder}: the server ended {counted(served, 'request')} while it was observed, {benchmark} has "
+            f"{sent:,}: observe from before the benchmark until after it, and let nobody else send any"
+        )
+    return ClientSample(sent, client_s, server_s, decodes_beside(log))
 
 
 def _worker(resolved: ResolvedDeployment) -> LoggedWorker:

@@ -40,6 +40,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hisearch.base.dtypes import F8
+from hisearch.calibrate.step_log import StepLog
 from hisearch.specs.machines.host import RANGES, FrontEndTimes
 
 #: Fewest experiments with requests alone.
@@ -78,6 +79,12 @@ class ClientSample(NamedTuple):
     first_s: float
     server_first_s: float
     beside: float
+
+
+def decodes_beside(log: StepLog) -> float:
+    """Mean number of decodes in the steps of prompts' chunks: ``ClientSample.beside`` of the requests in a log."""
+    decodes = np.bincount(log.step, weights=log.decode, minlength=len(log.latency_s))
+    return float(decodes[log.step[~log.decode]].mean())
 
 
 class FrontEndFit(NamedTuple):

@@ -133,6 +133,14 @@ def server(
     error: Annotated[
         float, typer.Option("--error", min=0.001, help="Median error of steps, held out, that is good enough.")
     ] = 0.05,
+    benchmark: Annotated[
+        Path | None,
+        typer.Option(
+            "--benchmark",
+            metavar="FILE",
+            help="Results of a benchmark that ran while the server was observed: its client is predicted too.",
+        ),
+    ] = None,
     source: options.Source = "own measurements",
     name: Annotated[str | None, typer.Option("--name", help="Of the profile.")] = None,
     output: Annotated[
@@ -149,7 +157,8 @@ def server(
 
     Steps are those of the observation's log. With --drive requests are sent, those that tell most of the law, until
     steps are known within --error or --seconds are over; what the client waits beside the engine is the front end.
-    Only vLLM tells its engine's time of a request. Errors are those of parts left out of the fits.
+    Only vLLM tells its engine's time of a request. A benchmark's own client takes time as well: with --benchmark it is
+    held against the server's own TTFT. Errors are those of parts left out of the fits.
     """
     from hisearch.api.drive import calibrate_server
     from hisearch.cli import output as out
@@ -169,7 +178,7 @@ def server(
 
         server = calibrate_server(
             observed, drive=drive, seconds=seconds, error=error, token=token, headers=headers or (), ca=ca,
-            source=source, name=name, seed=seed, report=report,
+            source=source, name=name, seed=seed, benchmark=benchmark, report=report,
         )  # fmt: skip
         if progress is not None and drive is not None:
             progress.finished()

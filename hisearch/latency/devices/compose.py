@@ -111,18 +111,15 @@ def compose(
             Network.of(spec.network, profile.all_reduce.bandwidth) if spec.network is not None else None,
         ),
     )
-    if spec.attention_ffn is not None:
-        return _afd(worker, plain, accelerator, profile, weight_dtype)
     chosen = _mapped(plain, accelerator)
-    kv = spec.kv or chosen["decode_attention"]
-    _check_experts(spec, plain)
-    mapped = replace(
-        plain,
-        map=chosen,
-        kv=kv,
-        streamed=_streamed(spec, plain, chosen),
-        expert_loads=_expert_loads(spec, model, split),
-    )
+    mapped = replace(plain, map=chosen, kv=spec.kv or chosen["decode_attention"])
+    if spec.attention_ffn is not None:
+        mapped = _afd(worker, mapped, accelerator, profile, weight_dtype)
+    else:
+        _check_experts(spec, plain)
+        mapped = replace(
+            mapped, streamed=_streamed(spec, plain, chosen), expert_loads=_expert_loads(spec, model, split)
+        )
     _check_links(mapped)
     return mapped
 
@@ -207,7 +204,10 @@ def _expert_loads(spec: DevicesSpec, model: ModelSpec, split: Parallelism) -> Ex
     stated, layers = len(spec.experts.routing.layers), moe_layers(model)
     if stated not in {0, layers}:
         raise DevicesRefused("experts.routing.layers", f"has {stated} entries for {layers} layers with experts")
-    loads = ExpertLoads(spec.experts, model.moe.experts, model.moe.experts_per_token, split.expert, model.hidden_size)
+    moe = model.moe
+    loads = ExpertLoads(
+        spec.experts, moe.experts, moe.experts_per_token, split.expert, model.hidden_size, layers=layers
+    )
     held = max(len(rank) for rank in loads.dealt)
     offload = spec.experts.offload
     if offload is not None and offload.resident > held:

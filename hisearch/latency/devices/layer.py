@@ -300,10 +300,13 @@ class DeviceLayer:
         shape, name = self.attention, self.map["decode_attention"]
         total = np.zeros(np.shape(load.tokens))
         windowed = np.minimum(load.context, load.sequences * float(shape.window_tokens))
+        # By request, the mean request's attention runs so many times.
+        times = np.maximum(load.sequences, 1.0) if self.spec.attention == "by_request" else np.ones(())
         for layers, context in ((shape.full_layers, load.context), (shape.window_layers, windowed)):
             if layers:
-                work = decode_work(shape, self.heads, self.attention_dtype, load.sequences, context)
-                total = total + layers * self._cost(name, work, measure)
+                each = (load.sequences / times, context / times)
+                work = decode_work(shape, self.heads, self.attention_dtype, *each)
+                total = total + layers * times * self._cost(name, work, measure)
         return np.where(load.sequences > 0, total, 0.0)
 
     def _reading(self, name: OperatorName, cost: F8, kv_bytes: F8, measure: Measure) -> Stage:

@@ -6,6 +6,7 @@
                           memory, less the weights there
 
 With attention-FFN disaggregation, attention accelerators hold no FFN weights, and FFN accelerators hold nothing else.
+KV may be on a device attached to the former.
 """
 
 from __future__ import annotations
@@ -82,9 +83,7 @@ def held_elsewhere(worker: WorkerDevices, composed: DeviceWorker, accelerator: A
                 f"weights of {needed / GIB:.2f} GiB do not fit on {name}, which offers {capacity / GIB:.2f} GiB",
                 needed - capacity,
             )
-    kv_bytes: float | None = None
-    if composed.kv != ACCELERATOR:
-        kv_bytes = KV_SHARE * worker.memory_bytes(composed.kv) - weights[composed.kv]
+    kv_bytes = _kv_bytes(worker, composed, weights.get(composed.kv, 0.0))
     if buffer_bytes:
         weights["passing"] = -buffer_bytes
     return HeldElsewhere(weights, kv_bytes)
@@ -101,7 +100,14 @@ def _afd(worker: WorkerDevices, composed: DeviceWorker, afd: Afd, accelerator: A
             f"offer {capacity / GIB:.2f} GiB",
             needed - capacity,
         )
-    return HeldElsewhere({FFN: composed.ffn_bytes_per_rank}, None)
+    return HeldElsewhere({FFN: composed.ffn_bytes_per_rank}, _kv_bytes(worker, composed, 0.0))
+
+
+def _kv_bytes(worker: WorkerDevices, composed: DeviceWorker, weights_bytes: float) -> float | None:
+    """Bytes for KV on the device that holds it, beside ``weights_bytes`` there; None: KV is on the accelerator."""
+    if composed.kv == ACCELERATOR:
+        return None
+    return KV_SHARE * worker.memory_bytes(composed.kv) - weights_bytes
 
 
 def devices_memory(

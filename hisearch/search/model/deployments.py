@@ -264,8 +264,8 @@ def format_devices(spec: DevicesSpec) -> str:
         parts.append(f"{entry.count} {entry.device}" + (f" ({', '.join(uses)})" if uses else ""))
     if spec.mapping != "by_hand":
         parts.append(spec.mapping)
-    if spec.schedule != "serial":
-        parts.append(spec.schedule)
+    parts += [spec.schedule] if spec.schedule != "serial" else []
+    parts += ["attention by request"] if spec.attention == "by_request" else []
     if spec.attention_ffn is not None:
         split = spec.attention_ffn
         parts.append(f"{split.attention} attention : {split.ffn} FFN in {split.micro_batches} micro-batches")

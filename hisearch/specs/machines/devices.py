@@ -28,6 +28,9 @@ OPERATORS: tuple[OperatorName, ...] = (
     "projections", "prefill_attention", "decode_attention", "ffn", "experts", "lm_head",
 )  # fmt: skip
 
+#: Of these, what attached devices may have where the FFN has accelerators of its own.
+ATTENTION: tuple[OperatorName, ...] = ("prefill_attention", "decode_attention")
+
 #: Unit of KV cache that one channel of PIM holds.
 PimMapping = Literal["heads", "requests", "striped"]
 
@@ -180,10 +183,17 @@ class StreamedSpec(Strict):
 class ExpertRoutingSpec(Strict):
     """How tokens choose experts."""
 
-    kind: Literal["balanced", "round_robin", "random", "zipf", "histogram"] = Field(
+    kind: Literal["balanced", "round_robin", "random", "zipf", "histogram", "function"] = Field(
         "random",
         description="balanced: every expert equally often in each step; round_robin: in turn; random: even and "
-        "independent; zipf: independent, the i-th expert in proportion to i ** -exponent; histogram: to weights.",
+        "independent; zipf: independent, the i-th expert in proportion to i ** -exponent; histogram: to weights; "
+        "function: by a function of your own.",
+    )
+    function: str | None = Field(
+        None,
+        pattern=r"^[\w.]+:\w+$",
+        description="function: MODULE:NAME, to be imported. Called with (tokens, layer, experts, per_token, rng), it "
+        "returns how many of the tokens choose each expert, per_token each in all.",
     )
     exponent: NonNegative = Field(1.0, description="zipf.")
     weights: list[NonNegative] = Field(default_factory=list, description="histogram: of each expert, in any unit.")
@@ -198,6 +208,8 @@ class ExpertRoutingSpec(Strict):
             raise KeyedError(("layers",), "go in place of weights: give one of the two")
         if (self.kind == "histogram") != bool(self.weights or self.layers):
             raise KeyedError(("weights",), "go with kind histogram, and only with it; so do layers")
+        if (self.kind == "function") != (self.function is not None):
+            raise KeyedError(("function",), "goes with kind function, and only with it")
         if self.weights and not any(self.weights):
             raise KeyedError(("weights",), "needs one above 0")
         return self
@@ -312,6 +324,11 @@ class DevicesSpec(Strict):
     )
     sequences: Count = Field(64, description="Decodes of the step for which a policy judges operators.")
     context_tokens: Count = Field(1024, description="Context of each of them.")
+    attention: Literal["batched", "by_request"] = Field(
+        "batched",
+        description="by_request: decodes' attention is an operator of its own for each request, one after the other, "
+        "and the rest is batched: Orca's selective batching.",
+    )
     kv: str | None = Field(None, description="Where the KV cache lies; with decode_attention where absent.")
     schedule: Literal["serial", "interleaved", "best"] = Field(
         "serial",
@@ -350,10 +367,22 @@ class DevicesSpec(Strict):
         offload = self.experts.offload if self.experts is not None else None
         if offload is not None and offload.device == ACCELERATOR:
             raise KeyedError(("experts", "offload", "device"), "needs another device than the accelerator")
-        mapped = self.operators or self.mapping != "by_hand" or self.kv is not None or self.others != ACCELERATOR
-        if self.attention_ffn is not None and (self.attached or self.schedule != "serial" or mapped):
-            raise KeyedError(
-                ("attention_ffn",),
-                "goes with no beside, operators, mapping, others, kv or schedule: attention and FFN have accelerators",
-            )
+        if self.attention_ffn is not None:
+            self._check_attention_ffn(offload)
         return self
+
+    def _check_attention_ffn(self, offload: ExpertOffloadSpec | None) -> None:
+        """Attached devices may have attention and KV; the FFN has accelerators of its own, micro-batches are stated."""
+        elsewhere = [name for name in self.operators if name not in ATTENTION]
+        stated = {
+            "operators": elsewhere, "mapping": self.mapping != "by_hand", "others": self.others != ACCELERATOR,
+            "schedule": self.schedule != "serial", "streamed": self.streamed, "experts.offload": offload,
+        }  # fmt: skip
+        for name, value in stated.items():
+            if value:
+                what = f"{', '.join(elsewhere)} of operators" if name == "operators" else name
+                raise KeyedError(
+                    ("attention_ffn",),
+                    f"goes without {what}: FFN and experts have accelerators of their own, and micro_batches are the "
+                    f"schedule; {' and '.join(ATTENTION)} may be on attached devices",
+                )

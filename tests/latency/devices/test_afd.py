@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
-from devices_catalogue import ROOFLINE, compiled, worker
+from devices_catalogue import ROOFLINE, SELF_PIM, compiled, worker
 from event_simulation import makespan_s
 from latency_catalogue import A100, H100, LLAMA_70B, QWEN3_30B_A3B, VLLM
 from pydantic import ValidationError
@@ -12,6 +14,7 @@ from pydantic import ValidationError
 from hisearch.latency.device_memory.plan import DoesNotFit
 from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
 from hisearch.latency.devices.compose import compose
+from hisearch.latency.devices.flow import overlapped_s, station_seconds
 from hisearch.latency.devices.memory import devices_memory
 from hisearch.latency.devices.work import Load
 from hisearch.latency.parameters import weight_bytes_per_rank
@@ -110,6 +113,63 @@ def test_what_is_refused():
             worker(attention_ffn={"attention": 1, "ffn": 2}), LLAMA_70B, H100, ROOFLINE,
             Parallelism(tensor=2, pipeline=2), None, "bf16",
         )  # fmt: skip
-    for block in ({"attached": ["pim"]}, {"schedule": "best"}, {"operators": {"ffn": "accelerator"}}):
-        with pytest.raises(ValidationError, match="goes with no beside, operators"):
+    cxl = {"attached": ["cxl"]}
+    for block, what in (
+        ({"schedule": "best"}, "schedule"),
+        ({"operators": {"ffn": "accelerator"}}, "ffn of operators"),
+        ({"attached": ["pim"], "others": "pim"}, "others"),
+        ({"mapping": "greedy"}, "mapping"),
+        (cxl | {"streamed": [{"device": "cxl", "layers": 2}]}, "streamed"),
+        (cxl | {"experts": {"offload": {"device": "cxl", "resident": 2}}}, "experts.offload"),
+    ):
+        with pytest.raises(ValidationError, match=f"goes without {what}: "):
             worker(**block, attention_ffn={"attention": 1, "ffn": 1})
+
+
+class TestAttentionOnPim:
+    """Attention of decodes on PIM beside each attention accelerator, the FFN on accelerators of its own."""
+
+    BLOCK: ClassVar[dict[str, object]] = {
+        "attached": ["self_pim"],
+        "operators": {"decode_attention": "self_pim"},
+        "attention_ffn": {"attention": 2, "ffn": 4, "micro_batches": 2},
+    }
+
+    def law(self, **more):
+        return compose(worker(**self.BLOCK | more), LLAMA_70B, H100, ROOFLINE, Parallelism(tensor=4), None, "bf16")
+
+    def test_the_layer_is_attention_there_and_the_rest_as_it_was(self):
+        law, plain = self.law(), afd(attention=2, ffn=4, micro_batches=2)
+        load = decodes(64, 2000)
+        ours, theirs = (station_seconds(each.stages(load)) for each in (law, plain))
+        for station in ("ffn", "link to ffn", "link from ffn"):
+            assert ours[station] == theirs[station]
+        attention = float(plain._decode(load, "seconds")[0]) / 80
+        assert ours["accelerator"] == pytest.approx(theirs["accelerator"] - attention)
+        assert ours["self_pim"] == pytest.approx(law._decode(load, "seconds")[0] / 80)
+        assert ours["link accelerator self_pim"] > 0
+        assert ours["link self_pim accelerator"] > 0
+
+    def test_micro_batches_keep_all_stations_busy(self):
+        law = self.law()
+        load = decodes(64, 2000)
+        stages = law.stages(load.part(2.0))
+        expected = overlapped_s(stages, 80, 2.0) + law.collectives.embedding_s(load.tokens)
+        assert law.step(load) == pytest.approx(expected)
+
+    def test_kv_lies_there(self):
+        relief = devices_memory(worker(**self.BLOCK), LLAMA_70B, H100, ROOFLINE, Parallelism(tensor=4), None, "bf16")
+        assert relief.kv_space_bytes == pytest.approx(0.95 * SELF_PIM.memory_bytes)
+        assert relief.weights_bytes == pytest.approx(80 * 3 * 8192 * 28672 * 2 / 4)
+
+    def test_each_component_has_its_joules(self):
+        costs = compiled(LLAMA_70B, H100, VLLM, worker(**self.BLOCK), tp=4)
+        assert set(costs.components) == {"accelerator", "pim", "ffn", "link"}
+        plain = compiled(LLAMA_70B, H100, VLLM, worker(attention_ffn=self.BLOCK["attention_ffn"]), tp=4)
+        joules, before = (
+            {name: decode_step_seconds(each.components[name], 64, 64 * 2000) for name in each.components}
+            for each in (costs, plain)
+        )
+        assert joules["pim"] > 0
+        assert joules["ffn"] == pytest.approx(before["ffn"])
+        assert joules["accelerator"] < before["accelerator"]

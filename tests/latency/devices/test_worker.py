@@ -353,3 +353,40 @@ def test_operators_add_up_to_the_step(block):
     names = {share.operator: share.device for share in shares if share.operator != "transfers"}
     assert {"projections", "ffn", "prefill_attention", "decode_attention", "lm_head", "elementwise"} <= set(names)
     assert names["decode_attention"] == law.map["decode_attention"]
+
+
+class TestSelectiveBatching:
+    """Orca's: attention runs for one request after the other, the rest of the layer for all."""
+
+    @pytest.mark.parametrize("accelerator", [A6000, NPU], ids=["sheet", "systolic"])
+    def test_alike_requests_cost_as_many_times_one_request_s_attention(self, accelerator):
+        ours, batched = (
+            composed(worker(attention=attention), accelerator=accelerator) for attention in ("by_request", "batched")
+        )
+        for measure in ("seconds", "joules"):
+            alone = batched._decode(load_of(decodes=[700]), measure)
+            np.testing.assert_allclose(ours._decode(load_of(decodes=[700] * 24), measure), 24 * alone)
+            np.testing.assert_array_equal(
+                ours._decode(load_of(decodes=[700]), measure), batched._decode(load_of(decodes=[700]), measure)
+            )
+            # What is not attention is batched.
+            rest = [
+                law.step(load_of(decodes=[700] * 24), measure) - law._decode(load_of(decodes=[700] * 24), measure)
+                for law in (ours, batched)
+            ]
+            np.testing.assert_allclose(*rest)
+
+    def test_on_a_sheet_it_costs_launches_and_on_arrays_tiles_too(self):
+        for accelerator in (A6000, NPU):
+            ours, batched = (
+                composed(worker(attention=attention), accelerator=accelerator).step(load_of(decodes=[100] * 64))[0]
+                for attention in ("by_request", "batched")
+            )
+            assert ours > batched
+
+    def test_a_step_without_decodes_has_no_attention_of_theirs(self):
+        ours = composed(worker(attention="by_request"))
+        assert ours._decode(load_of(chunk=(512, 0)), "seconds")[0] == 0.0
+        np.testing.assert_array_equal(
+            ours.step(load_of(chunk=(512, 0))), composed(worker()).step(load_of(chunk=(512, 0)))
+        )
