@@ -346,7 +346,8 @@ def check_tiers(resolved: ResolvedDeployment) -> None:
     for index in range(len(resolved.deployment.pools)):
         with _refusals(resolved, index):
             worker = _worker(resolved, index)
-            context = worker_devices(worker["pool"], worker.pop("devices"), worker.pop("ffn_accelerator"))
+            devices, ffn = worker.pop("devices"), worker.pop("ffn_accelerator")
+            context = worker_devices(worker["pool"], devices, ffn, worker["host"])
             del worker["ffn_host"]
             plan_kv_memory(**worker, devices=context)
 

@@ -6,15 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hisearch.hardware.host_path import to_host
 from hisearch.hardware.peaks import sheet_peaks
 from hisearch.hardware.power import memory_power_share, worker_dynamic_w
 from hisearch.latency.devices.laws import ALL_KINDS, FamilyRate, Law, PimEnergy, PimLaw, SheetLaw, SystolicLaw
 from hisearch.latency.devices.measured import MeasuredLaw, read_operators
 from hisearch.latency.devices.work import WorkKind
 from hisearch.specs.base import DType
-from hisearch.specs.machines.devices import ACCELERATOR, AttachedDeviceSpec, DeviceSpec, DevicesSpec, PimSpec
-from hisearch.specs.machines.hardware import AcceleratorSpec, LinkSpec
+from hisearch.specs.machines.devices import (
+    ACCELERATOR,
+    AttachedDeviceSpec,
+    DeviceKind,
+    DeviceSpec,
+    DevicesSpec,
+    PimSpec,
+)
+from hisearch.specs.machines.hardware import AcceleratorSpec, LinkSpec, SharedLinkSpec
 from hisearch.specs.machines.profile import Efficiency, LatencyProfileSpec
+
+#: Kinds of devices that are the host's, or plugged into it, on the way to its memory.
+HOST_KINDS: frozenset[DeviceKind] = frozenset({"cpu", "cxl"})
 
 
 class DevicesRefused(ValueError):  # noqa: N818
@@ -32,18 +43,21 @@ class WorkerDevices:
 
     devices: by the names of ``spec.attached``.
     ffn_accelerator: of attention-FFN disaggregation; None: the pool's accelerator.
+    shared: what neighbouring slots share on the way to the host, where devices of ``HOST_KINDS`` are.
     """
 
     spec: DevicesSpec
     devices: Mapping[str, DeviceSpec]
     ffn_accelerator: AcceleratorSpec | None = None
+    shared: tuple[SharedLinkSpec, ...] = ()
 
     @property
     def key(self) -> str:
         """A string of all fields, equal only for equal blocks."""
         attached = "".join(f"{name}:{device.model_dump_json()}" for name, device in sorted(self.devices.items()))
         ffn = self.ffn_accelerator.model_dump_json() if self.ffn_accelerator is not None else ""
-        return f"{self.spec.model_dump_json()}{attached}{ffn}"
+        shared = "".join(part.model_dump_json() for part in self.shared)
+        return f"{self.spec.model_dump_json()}{attached}{ffn}{shared}"
 
     def memory_bytes(self, name: str) -> float:
         """Memory of all devices of that name attached to one accelerator."""
@@ -174,12 +188,18 @@ def _mapped_pim(name: str, pim: PimSpec, entry: AttachedDeviceSpec) -> PimSpec:
     return mapped
 
 
-def links_of(worker: WorkerDevices) -> dict[frozenset[str], LinkSpec]:
-    """Links by the two names that they join; links of several devices of one name add up."""
+def links_of(worker: WorkerDevices, ranks: int) -> dict[frozenset[str], LinkSpec]:
+    """Links by the two names that they join; links of several devices of one name add up.
+
+    To devices of the host all ``ranks`` go at once, over what neighbouring slots share on the way.
+    """
     links: dict[frozenset[str], LinkSpec] = {}
     for name, device in worker.devices.items():
         if device.link is not None:
-            links[frozenset((ACCELERATOR, name))] = _times(device.link, worker.spec.attached[name].count)
+            link = _times(device.link, worker.spec.attached[name].count)
+            if device.kind in HOST_KINDS:
+                link = to_host(link, worker.shared, ranks)
+            links[frozenset((ACCELERATOR, name))] = link
     for entry in worker.spec.links:
         links[frozenset(entry.between)] = entry.link
     return links

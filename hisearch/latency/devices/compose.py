@@ -97,7 +97,7 @@ def compose(
         devices=devices,
         map=dict.fromkeys(present_operators(model), ACCELERATOR),
         kv=ACCELERATOR,
-        links=links_of(worker),
+        links=links_of(worker, split.ranks),
         products=_products(model, part, accelerator, dtype),
         sequence_products=_sequence_products(model, part, dtype),
         attention=attention_shape(model, part, kv_dtype),

@@ -100,8 +100,11 @@ class Simulation:
     def _memory(self, pool: PoolSpec) -> MemoryPlan:
         world = self._world
         check_split(pool, world.model)
-        devices = worker_devices(pool, world.devices, self._ffn_accelerator(pool))
-        return plan_pool_memory(pool, world.model, self._accelerator(pool), world.profile, devices)
+        accelerator = self._accelerator(pool)
+        name = pool.host or accelerator.host
+        host = world.hosts[name] if name is not None else None
+        devices = worker_devices(pool, world.devices, self._ffn_accelerator(pool), host)
+        return plan_pool_memory(pool, world.model, accelerator, world.profile, devices)
 
     def can_build(self, pool: PoolSpec) -> bool:
         """True if ``plan`` would succeed, and a full host has the memory and disks that its workers' tiers need.

@@ -135,7 +135,8 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware, profile: Latenc
     try:
         ffn = ffn_accelerator_name(pool)
         ffn_accelerator = hardware.accelerators[ffn].spec if ffn is not None else None
-        devices = worker_devices(pool, hardware.device_specs, ffn_accelerator)
+        machine = hardware.hosts[host].spec if host is not None else None
+        devices = worker_devices(pool, hardware.device_specs, ffn_accelerator, machine)
         plan = plan_pool_memory(pool, model, accelerator, profile, devices)
     except DoesNotFit as error:
         return replace(empty, gib_short=error.bytes_short / GIB, problem=str(error))

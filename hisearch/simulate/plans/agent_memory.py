@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hisearch.hardware.host_path import to_host
 from hisearch.hardware.power import memory_power_share, worker_dynamic_w
 from hisearch.latency.costs import CompiledCosts, StepCosts
 from hisearch.latency.device_memory.plan import MemoryPlan
@@ -24,7 +25,7 @@ from hisearch.simulate.plans.tiers import devices_of
 from hisearch.specs.base import DTYPE_BYTES, rate_dtype
 from hisearch.specs.deployments.agent_memory import AdaptersSpec, AgentMemorySpec
 from hisearch.specs.deployments.deployment import PoolSpec
-from hisearch.specs.machines.hardware import AcceleratorSpec, MediumSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec, LinkSpec, MediumSpec
 from hisearch.specs.models.model import ModelSpec
 
 _MIB, _GIB = float(2**20), float(2**30)
@@ -59,7 +60,9 @@ def adapter_elements(model: ModelSpec, adapters: AdaptersSpec, tensor_parallel: 
     return adapters.rank * model.layers * sum(hidden + widths[target] for target in dict.fromkeys(adapters.targets))
 
 
-def plan_agents(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan, accelerator: AcceleratorSpec) -> AgentPlan | None:
+def plan_agents(
+    pool: PoolSpec, model: ModelSpec, memory: MemoryPlan, accelerator: AcceleratorSpec, host: HostSpec | None
+) -> AgentPlan | None:
     """The plan of the pool's section ``agents``; None without one.
 
     Raises:
@@ -75,7 +78,8 @@ def plan_agents(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan, accelerato
             "attention groups or pipeline stages"
         )
     page_bytes = memory.kv_bytes_per_token_per_rank * pool.engine.page_size
-    kinds = tuple(_kinds(spec, model, pool.tensor_parallel, page_bytes, accelerator))
+    link = to_host(accelerator.host_link, host.shared if host is not None else (), pool.tensor_parallel)
+    kinds = tuple(_kinds(spec, model, pool.tensor_parallel, page_bytes, link))
     each = sum(kind.pages for kind in kinds if kind.per != "all")
     common = sum(kind.pages for kind in kinds if kind.per == "all")
     pages = memory.kv_capacity_tokens // pool.engine.page_size
@@ -96,14 +100,14 @@ def plan_agents(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan, accelerato
         tested=spec.trust == "tested",
         noise=spec.noise,
         bias=spec.bias,
-        link_latency_s=accelerator.host_link.latency_s,
-        link_bytes_per_s=accelerator.host_link.bandwidth_bytes_per_s,
+        link_latency_s=link.latency_s,
+        link_bytes_per_s=link.bandwidth_bytes_per_s,
         in_tier=spec.host == "tier",
     )
 
 
 def _kinds(
-    spec: AgentMemorySpec, model: ModelSpec, ranks: int, page_bytes: float, accelerator: AcceleratorSpec
+    spec: AgentMemorySpec, model: ModelSpec, ranks: int, page_bytes: float, link: LinkSpec
 ) -> Sequence[KindPlan]:
     sizes: list[tuple[str, str, float, float]] = [
         (objects.name, objects.per, objects.mib * _MIB / ranks, objects.mib * _MIB) for objects in spec.objects
@@ -112,13 +116,12 @@ def _kinds(
         own, whole = (adapter_elements(model, spec.adapters, parts) for parts in (ranks, 1))
         element_bytes = DTYPE_BYTES[spec.adapters.dtype]
         sizes.insert(0, ("adapters", "adapter", own * element_bytes, whole * element_bytes))
-    link = accelerator.host_link
     return [
         KindPlan(
             name=name,
             per=per,
             pages=math.ceil(per_rank / page_bytes),
-            # Every rank loads its own shard over its own link, all at once.
+            # Every rank loads its own shard, all at once.
             load_s=link.latency_s + per_rank / link.bandwidth_bytes_per_s,
             bytes_per_rank=per_rank,
             rank=spec.adapters.rank if per == "adapter" and spec.adapters is not None else 0,

@@ -170,11 +170,11 @@ def plan_worker(
     """
     engine = pool.engine
     check_split(pool, model)
-    attached = worker_devices(pool, devices, ffn_accelerator)
+    attached = worker_devices(pool, devices, ffn_accelerator, host)
     memory, tiers = plan_kv_memory(
         pool, model=model, accelerator=accelerator, host=host, media=media, profile=profile, devices=attached
     )
-    agents = with_disk(plan_agents(pool, model, memory, accelerator), pool, tiers.plans, media)
+    agents = with_disk(plan_agents(pool, model, memory, accelerator, host), pool, tiers.plans, media)
     costs = compile_costs(
         profile_name,
         profile,
@@ -229,13 +229,13 @@ def ffn_accelerator_name(pool: PoolSpec) -> str | None:
 
 
 def worker_devices(
-    pool: PoolSpec, devices: Mapping[str, DeviceSpec], ffn_accelerator: AcceleratorSpec | None = None
+    pool: PoolSpec, devices: Mapping[str, DeviceSpec], ffn_accelerator: AcceleratorSpec | None, host: HostSpec | None
 ) -> WorkerDevices | None:
-    """The pool's devices by the names of its block; None without one."""
+    """The pool's devices by the names of its block, on workers of ``host``; None without one."""
     if pool.devices is None:
         return None
     named = {name: devices[entry.device] for name, entry in pool.devices.attached.items()}
-    return WorkerDevices(pool.devices, named, ffn_accelerator)
+    return WorkerDevices(pool.devices, named, ffn_accelerator, tuple(host.shared) if host is not None else ())
 
 
 def plan_pool_memory(
@@ -321,7 +321,7 @@ def plan_kv_memory(
     memory = plan_pool_memory(pool, model, accelerator, profile, devices)
     check_simulated(pool)
     # A separate pool of objects holds no KV; the tiers need not exceed it.
-    objects_tokens = _tokens_of_objects(pool, plan_agents(pool, model, memory, accelerator))
+    objects_tokens = _tokens_of_objects(pool, plan_agents(pool, model, memory, accelerator, host))
     kv_memory = replace(memory, kv_capacity_tokens=memory.kv_capacity_tokens - objects_tokens)
     return memory, plan_tiers(pool, model=model, memory=kv_memory, accelerator=accelerator, host=host, media=media)
 

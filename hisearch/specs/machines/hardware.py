@@ -180,8 +180,8 @@ class HostSpec(Strict):
     )
     shared: list[SharedLinkSpec] = Field(
         default_factory=list,
-        description="What copies between accelerators and host memory share beyond each accelerator's own host_link; "
-        "nothing where absent.",
+        description="What copies between accelerators and host memory, or attached devices of the host, share beyond "
+        "each accelerator's own link; nothing where absent.",
     )
     cpu_cores: NonNegativeInt = Field(0, description="For the reader.")
     cpu_sockets: NonNegativeInt | None = Field(
