@@ -18,6 +18,7 @@ from hardware_page import CATALOGUE, PIM_BLOCK, artifact, artifact_path, decode_
 
 from hisearch.api.measured.score import validate_runs
 from hisearch.api.measured.series import tokens_per_second
+from hisearch.cli.views.runs import errors_of
 from hisearch.latency.sharding import Parallelism
 from hisearch.score.energy import energy_parts
 from hisearch.score.watts import watts_series
@@ -214,13 +215,11 @@ def runs() -> str:
     rows = []
     for score in validate_runs(artifact_path("pulse_10x3").parents[1], listed):
         for name, figure in score.figures.items():
-            points = figure.unit.startswith("%")
-            error = f"{figure.error:+.1f} points" if points else f"{100 * figure.error:+.1f} %"
-            median = figure.median_error
-            by_second = "" if median is None else f"{median:.1f} points" if points else f"{100 * median:.1f} %"
-            measured, ours = (f"{value:,.0f}" for value in (figure.measured, figure.simulated))
-            if points:
-                measured, ours = f"{figure.measured:.1f}", f"{figure.simulated:.1f}"
-            what = f"{name}, {figure.unit}"
-            rows.append([score.id, what, measured, ours, "set here" if figure.set_here else error, by_second])
+            error, by_second = (text.replace("−", "-") for text in errors_of(figure)[:2])
+            digits = 1 if figure.unit.startswith("%") else 0
+            measured, ours = (f"{value:,.{digits}f}" for value in (figure.measured, figure.simulated))
+            error += ", set here" if figure.set_here else ""
+            if name == "throughput" and figure.median_error is None:
+                by_second = "not compared"
+            rows.append([score.id, f"{name}, {figure.unit}", measured, ours, error, by_second])
     return table(("run", "figure", "measured", "simulated", "error", "by second, median"), rows)

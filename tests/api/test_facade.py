@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import hisearch
+from hisearch.api.deployments.workload import load_trace
 from hisearch.api.studies.result import StudyResult
 from hisearch.search.records.journal import JournalError
 from hisearch.specs.errors import SpecError
@@ -183,3 +184,20 @@ def test_a_workload_says_its_own_format(pair: Path) -> None:
         hisearch.load_trace(visits, format="parket")
     with pytest.raises(ValueError, match="columns is for trace files"):
         hisearch.load_trace(visits, columns={"arrival_s": "ts"})
+
+
+def test_hosts_of_ffn_accelerators_are_among_the_nodes(tmp_path: Path) -> None:
+    """Four attention workers of four H100 fill two hosts; every two of them have FFN accelerators of their own."""
+    path = tmp_path / "apart.yaml"
+    path.write_text(
+        "apiVersion: hisearch/v1\nkind: Deployment\nmetadata: {name: apart}\nspec:\n  model: llama-3.1-70b\n"
+        "  profile: roofline\n  pools:\n    - accelerator: h100-sxm\n      replicas: 4\n      tensor_parallel: 4\n"
+        "      engine: {name: vllm}\n      devices: {attention_ffn: {attention: 2, ffn: 4}}\n"
+    )
+    trace = load_trace("chat-multiturn", limit=40)
+    for ffn, nodes in ((4, 3), (8, 4), (16, 6)):
+        settings = [f"spec.pools.0.devices.attention_ffn.ffn={ffn}"]
+        energy = hisearch.simulate_deployment(path, trace, overrides=settings).to_dict()["energy"]
+        # 16 of attention and two groups of FFN accelerators, in hosts of eight.
+        assert energy["nodes"] == nodes, ffn
+        assert energy["mean_w_per_node"] == pytest.approx(energy["mean_w"] / nodes)

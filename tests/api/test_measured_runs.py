@@ -114,12 +114,20 @@ LISTED = Path(__file__).resolve().parents[2] / "docs" / "measured-runs" / "llmse
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published runs are not here (HISEARCH_SHARED)")
 def test_published_runs_on_their_own_traces():
-    """The dense runs stay within the goals; the mixture of experts is known to miss (docs/hardware.md)."""
+    """Where the goals are met they stay met; the misses do not grow (docs/hardware.md has them first)."""
     scores = {score.id: score for score in validate_runs(PUBLISHED, LISTED)}
     assert not any(score.reason for score in scores.values())
-    for name in ("two instances", "prefill and decode", "six bursts of fifty"):
+    for name in ("two instances", "prefill and decode", "six bursts of fifty", "Phi-mini-MoE"):
         assert scores[name].figures["throughput"].median_error < 0.08
+    bursts = scores["three bursts of ten"].figures
+    assert bursts["throughput"].median_error < 0.17
+    assert abs(bursts["gpu_power"].error) < 0.08
+    assert abs(bursts["server_power"].error) < 0.065
+    assert abs(bursts["gpu_work_w"].error) < 0.05
     hits = scores["six bursts of fifty"].figures["prefix_hits"]
     assert hits.median_error < 1.0
     capacities = [score.figures.get("kv_capacity_tokens") for score in scores.values()]
     assert all(figure.set_here for figure in capacities if figure is not None)
+    seen = ("gpu_power", "gpu_work_w", "server_power")
+    assert all(bursts[name].set_here for name in seen)
+    assert scores["Phi-mini-MoE"].figures["throughput"].set_here

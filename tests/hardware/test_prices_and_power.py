@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime
 
 import pytest
+from pydantic import ValidationError
 
 from hisearch.hardware.power import FfnPart, plan_power, worker_dynamic_w, worker_idle_w
 from hisearch.hardware.prices import deployment_cost, mean_cost
 from hisearch.specs.base import Price, Provenance
+from hisearch.specs.checks.checks import cpu_memory_note
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.devices import DeviceSpec
@@ -200,3 +202,28 @@ def test_ffn_accelerators_draw_power_with_their_hosts():
     assert apart.base_parts == together.base_parts
     saved = [plan.standby_saving_w * plan.accelerators for plan in (apart, together)]
     assert saved[0] == saved[1] > 0
+
+
+def test_memory_of_attached_cpus_is_the_host_s():
+    """Each of eight accelerators has 256 GiB of a host with 1 TiB; four of them have all of it."""
+    cpu = device(0.0).model_copy(update={"kind": "cpu", "memory_bytes": 256 * 1024.0**3})
+    machine = host(0.0).model_copy(update={"dram_bytes": 1024.0**4})
+    block = {"attached": {"cpu": {"device": "cpu"}}}
+
+    def note(replicas: int, kind: str = "cpu") -> str:
+        (pool,) = deployment(host="hgx", replicas=replicas, tensor_parallel=1, devices=block).pools
+        attached = {"cpu": cpu.model_copy(update={"kind": kind})}
+        return cpu_memory_note(pool, pool.devices, attached, "hgx", machine)
+
+    assert note(4) == ""
+    assert note(5) == ("CPUs attached to 5 accelerators in hgx have 1280 GiB of its main memory, which is 1024 GiB")
+    assert "2048 GiB" in note(16)
+    assert note(8, "cxl") == ""
+
+
+def test_standby_s_times_need_a_standby():
+    card = Catalogue().get("Accelerator", "h100-sxm").spec.model_dump(exclude_defaults=True)
+    for name in ("standby_after_s", "wake_s", "wake_j"):
+        with pytest.raises(ValidationError, match="goes with standby_w"):
+            AcceleratorSpec.model_validate(card | {name: 5.0})
+        AcceleratorSpec.model_validate(card | {name: 5.0, "standby_w": 30.0})

@@ -32,6 +32,9 @@ def run_until(system: System, horizon_s: float = math.inf) -> la.Sim:
     # Settings with which requests preempt each other for ever, or what is being copied fills all memory, are not looked
     # at.
     assume(sim.counters[la.FAULT] not in (la.STUCK, la.OUT_OF_MEMORY))
+    # Nor is a queue whose first request SGLang can never admit.
+    ended = math.isinf(horizon_s) and sim.config.engine == la.SGLANG
+    assume(not (ended and (sim.requests["outcome"] == la.IN_FLIGHT).any()))
     assert not sim.counters[la.FAULT]
     return sim
 

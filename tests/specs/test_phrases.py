@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from hisearch.specs.documents.resolve import load_study
+from hisearch.specs.errors import SpecError
 from hisearch.specs.phrases import PhraseError
 from hisearch.specs.studies.slo import SloSpec, SloTerm
 from hisearch.specs.studies.slo_phrase import is_phrase, parse_slo
@@ -191,3 +194,15 @@ def test_errors_of_lengths_point_at_the_place(phrase: str, message: str) -> None
     with pytest.raises(PhraseError) as caught:
         parse_lengths(phrase, 0.7)
     assert message in caught.value.message
+
+
+def test_a_study_s_slo_may_be_a_phrase(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "apiVersion: hisearch/v1\nkind: Study\nmetadata: {name: s}\nspec:\n  model: llama-3.1-8b\n"
+        '  workload: {trace: chat-multiturn}\n  slo: "ttft p95 < 2s, tpot p95 < 50ms"\n  space: quickstart\n'
+    )
+    assert load_study(study).slo.spec == parse_slo("ttft p95 < 2s, tpot p95 < 50ms")
+    study.write_text(study.read_text().replace("< 2s", "< 2 parsecs"))
+    with pytest.raises(SpecError, match=r"study.yaml:7: spec.slo: .*parsecs"):
+        load_study(study)

@@ -176,6 +176,12 @@ class SimulatedDeployment(SimulatedRun):
             host = self.resolved.hosts[name].spec if name is not None else None
             per_worker = nodes_per_worker(pool.parallelism, host) / workers_per_node(pool.parallelism, host)
             used[name] = used.get(name, 0.0) + workers * per_worker
+            split = pool.devices.attention_ffn if pool.devices is not None else None
+            if split is not None:
+                ffn = self.resolved.accelerators[split.ffn_accelerator or pool.accelerator].spec
+                name = ffn_host_name(pool, ffn)
+                slots = self.resolved.hosts[name].spec.accelerators if name is not None else 1
+                used[name] = used.get(name, 0.0) + math.ceil(workers / split.attention - 1e-9) * split.ffn / slots
         # A rounding error does not take another host.
         return sum(math.ceil(count - 1e-9) for count in used.values())
 

@@ -30,8 +30,8 @@ RUNS = "runs.yaml"
 
 #: Figures of a run.
 FigureName = Literal[
-    "throughput", "gpu_power", "server_power", "prefix_hits", "external_hits", "kv_capacity_tokens", "ttft_ms",
-    "tpot_ms",
+    "throughput", "gpu_power", "gpu_work_w", "server_power", "prefix_hits", "external_hits", "kv_capacity_tokens",
+    "ttft_ms", "tpot_ms",
 ]  # fmt: skip
 
 

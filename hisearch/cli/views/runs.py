@@ -18,7 +18,7 @@ def show(scores: Sequence[RunScore]) -> None:
         for assumption in score.assumptions:
             output.say(f"{score.id}: assumed: {assumption}")
     rows = [
-        (score.id, name, figure.unit, f"{figure.measured:,.5g}", f"{figure.simulated:,.5g}", *_errors(figure))
+        (score.id, name, figure.unit, f"{figure.measured:,.5g}", f"{figure.simulated:,.5g}", *errors_of(figure))
         for score in scores
         for name, figure in score.figures.items()
     ]
@@ -30,9 +30,12 @@ def show(scores: Sequence[RunScore]) -> None:
         output.table(("run", "reason"), failed)
 
 
-def _errors(figure: RunFigure) -> tuple[str, str, str]:
+def errors_of(figure: RunFigure) -> tuple[str, str, str]:
+    """Of the whole run, by second (median, of hit rates the largest too), and what the figure set."""
     points = figure.unit.startswith("%")
     error = f"{figure.error:+.1f} points" if points else format_percent(figure.error, 1, signed=True)
-    median = figure.median_error
+    median, largest = figure.median_error, figure.largest_error
     by_second = "" if median is None else f"{median:.1f} points" if points else format_percent(median, 1)
+    if points and largest is not None:
+        by_second += f", at most {largest:.1f}"
     return error, by_second, f"set here: {figure.set_here}" if figure.set_here else ""

@@ -96,9 +96,9 @@ def read_operators(path: Path, tensor_parallel: int) -> OperatorTables:
     context_kinds: set[bool] = set()
     bad, names = BadRows(path), csv_names(path)
     latency, energy = (_column(path, names, known) for known in (LATENCY, ENERGY))
-    missing = [name for name in COLUMNS if name not in names] + ([] if latency else ["latency_s"])
+    missing = [name for name in COLUMNS if name not in names] + ([] if latency else [" or ".join(LATENCY)])
     if latency is None or missing:
-        needed = ", ".join((*COLUMNS, "latency_s"))
+        needed = ", ".join((*COLUMNS, " or ".join(LATENCY)))
         raise TraceError.at(f"no column {', '.join(missing)}; needed: {needed}", path=path, line=1)
     for line, row in csv_rows(path, bad):
         with bad.row(line):

@@ -261,7 +261,8 @@ def format_devices(spec: DevicesSpec) -> str:
         offload = spec.experts.offload if spec.experts is not None else None
         if offload is not None and offload.device == name:
             uses.append(f"experts, {offload.resident} resident, {offload.run}")
-        parts.append(f"{entry.count} {entry.device}" + (f" ({', '.join(uses)})" if uses else ""))
+        number = str(entry.count) if entry.shared_by == 1 else f"{entry.count}/{entry.shared_by}"
+        parts.append(f"{number} {entry.device}" + (f" ({', '.join(uses)})" if uses else ""))
     if spec.mapping != "by_hand":
         parts.append(spec.mapping)
     parts += [spec.schedule] if spec.schedule != "serial" else []

@@ -10,6 +10,7 @@ from hisearch.specs.deployments.pool import PoolSpec
 from hisearch.specs.machines.devices import DeviceSpec, DevicesSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec
 from hisearch.specs.studies.slo import SloSpec
+from hisearch.specs.wording import counted
 
 _GIB = 1024.0**3
 
@@ -40,6 +41,24 @@ def slo_warnings(slo: SloSpec) -> list[str]:
     return messages
 
 
+def cpu_memory_note(
+    pool: PoolSpec, block: DevicesSpec, devices: Mapping[str, DeviceSpec], host_name: str, host: HostSpec
+) -> str:
+    """Why the memory of attached CPUs is more than the host's main memory, which it is; "" where it is not."""
+    gib = sum(
+        devices[entry.device].memory_bytes * entry.number / _GIB
+        for entry in block.attached.values()
+        if devices[entry.device].kind == "cpu"
+    )
+    accelerators = min(pool.parallelism.ranks * pool.replicas, host.accelerators)
+    if accelerators * gib <= host.dram_bytes / _GIB * (1 + 1e-9):
+        return ""
+    return (
+        f"CPUs attached to {counted(accelerators, 'accelerator')} in {host_name} have {accelerators * gib:g} GiB of "
+        f"its main memory, which is {host.dram_bytes / _GIB:g} GiB"
+    )
+
+
 def cpu_problem(
     pool: PoolSpec, block: DevicesSpec, devices: Mapping[str, DeviceSpec], host_name: str, host: HostSpec
 ) -> str:
@@ -49,6 +68,6 @@ def cpu_problem(
     if host.cpu_sockets is None or accelerators * cpus <= host.cpu_sockets + 1e-9:
         return ""
     return (
-        f"{accelerators} accelerators in {host_name} need {accelerators * cpus:g} CPUs, but it has {host.cpu_sockets} "
-        "sockets: let accelerators share them (shared_by)"
+        f"{accelerators} accelerators in {host_name} need {accelerators * cpus:g} CPUs, but it has "
+        f"{counted(host.cpu_sockets, 'socket')}: let accelerators share them (shared_by)"
     )

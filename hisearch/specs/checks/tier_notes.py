@@ -1,4 +1,4 @@
-"""Notes on tier settings that do not do what they seem to say: for the reader to judge, never a refusal.
+"""Notes on tiers and attached memory that are not what they seem to be: for the reader to judge, never a refusal.
 
 ``hisearch doctor``, ``hisearch simulate`` and its JSON show the same notes.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hisearch.base.policies import WRITE_POLICIES
+from hisearch.specs.checks.checks import cpu_memory_note
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.tier_checks import TierProblem, capacity_problems, other_memory, spread_of
 from hisearch.specs.documents.resolved import ResolvedDeployment
@@ -15,7 +16,7 @@ from hisearch.specs.errors import Problem
 
 
 def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
-    """For each pool: tiers too large for a full host, or in memory that it lacks; settings without effect."""
+    """For each pool: tiers or CPUs with more memory than a full host, or other memory; settings without effect."""
     media = {name: document.spec for name, document in resolved.media.items()}
     problems = []
     for index, pool in enumerate(resolved.deployment.pools):
@@ -26,6 +27,9 @@ def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
             notes += other_memory(pool.tiers, media, host_name, host)
             spread = spread_of(pool, resolved.model_of(pool).spec, host)
             notes += capacity_problems(pool.tiers, pool.parallelism, media, host_name, host, spread)
+            block, devices = pool.devices, resolved.hardware.device_specs
+            if block is not None and (note := cpu_memory_note(pool, block, devices, host_name, host)):
+                notes.append(TierProblem("devices.attached", note))
         problems += [resolved.document.problem(f"spec.pools.{index}.{note.key}", note.message) for note in notes]
     return problems
 

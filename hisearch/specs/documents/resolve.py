@@ -27,6 +27,7 @@ from hisearch.specs.models.pages import kept_page_tokens
 from hisearch.specs.source import Source, read_source
 from hisearch.specs.studies.search_space import SearchSpaceSpec
 from hisearch.specs.studies.slo import SloSpec
+from hisearch.specs.studies.slo_phrase import is_phrase
 from hisearch.specs.studies.study import StudySpec
 from hisearch.specs.validation_messages import describe
 from hisearch.specs.wording import unknown
@@ -243,6 +244,8 @@ def _parsed_study(source: Source, catalogue: Catalogue) -> Document[StudySpec]:
         at = ("spec", key)
         setting = source.problem(at, "").setting
         if not isinstance(ref, str) or any(problem.key == dotted(at) for problem in problems):
+            continue
+        if key == "slo" and is_phrase(ref):
             continue
         try:
             catalogue.locate(kind, ref, None if setting else source.path.parent)

@@ -361,6 +361,9 @@ class DevicesSpec(Strict):
         for i, entry in enumerate(self.links):
             if entry.between[0] == entry.between[1]:
                 raise KeyedError(("links", i, "between"), f"joins {entry.between[0]} with itself")
+        for name in ("sequences", "context_tokens"):
+            if self.mapping == "by_hand" and getattr(self, name) != type(self).model_fields[name].default:
+                raise KeyedError((name,), "is of the step by which a policy maps operators; mapping is by_hand")
         missing = [operator for operator in OPERATORS if operator not in self.operators]
         if self.mapping == "by_hand" and self.others is None and missing:
             raise KeyedError(("operators",), f"no device for {', '.join(missing)}")

@@ -94,6 +94,10 @@ class AcceleratorSpec(Strict):
         if self.reserved_bytes is not None and self.reserved_bytes >= self.memory_bytes:
             message = f"must be less than memory_bytes {self.memory_bytes:g}, got {self.reserved_bytes:g}"
             raise KeyedError(("reserved_bytes",), message)
+        if self.standby_w is None:
+            for name in ("standby_after_s", "wake_s", "wake_j"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise KeyedError((name,), "goes with standby_w: without one there is no standby to enter or leave")
         if self.standby_w is not None and self.standby_w > self.idle_w:
             raise KeyedError(("standby_w",), f"must be at most idle_w {self.idle_w:g}, got {self.standby_w:g}")
         if self.memory_w is not None and not self.idle_w <= self.memory_w <= self.active_w:

@@ -390,3 +390,10 @@ class TestSelectiveBatching:
         np.testing.assert_array_equal(
             ours.step(load_of(chunk=(512, 0))), composed(worker()).step(load_of(chunk=(512, 0)))
         )
+
+
+def test_settings_of_a_policy_need_one():
+    for name in ("sequences", "context_tokens"):
+        with pytest.raises(ValidationError, match="by which a policy maps operators; mapping is by_hand"):
+            worker(**{name: 7})
+        worker(mapping="greedy", **{name: 7})
