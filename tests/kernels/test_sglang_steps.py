@@ -26,6 +26,7 @@ from tests.reference.cluster import ClusterOutcome
 from tests.reference.random_traces import TraceShape, random_trace
 from tests.reference.restatement.recording import Step
 from tests.reference.restatement.sglang_cache import OutOfMemoryError
+from tests.reference.restatement.vllm import StuckError
 
 KINDS = {"prefill": la.PREFILL_STEP, "decode": la.DECODE_STEP, "mixed": la.MIXED_STEP}
 REQUEST_COLUMNS = (
@@ -97,7 +98,7 @@ def reference_steps(steps: Sequence[Step]) -> list[tuple[Any, ...]]:
 
 
 def simulated(system: System, log: bool) -> Result | None:
-    """None where the engine runs out of memory."""
+    """None where the engine runs out of memory, or stands still for ever (``EngineStuck``)."""
     try:
         return system.simulate(log=log)
     except EngineOutOfMemory:
@@ -105,10 +106,10 @@ def simulated(system: System, log: bool) -> Result | None:
 
 
 def referred(system: System) -> ClusterOutcome | None:
-    """None where the engine runs out of memory."""
+    """None where the engine runs out of memory, or a request can never be admitted."""
     try:
         return system.reference()
-    except OutOfMemoryError:
+    except (OutOfMemoryError, StuckError):
         return None
 
 
