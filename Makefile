@@ -57,11 +57,12 @@ test-engines: $(STAMP) ## Install the modelled engines (7 GB, no GPU); 40 fresh 
 test-serving: $(STAMP) ## Install vLLM for CPUs (2 GB), serve a tiny model with an exported command, calibrate and predict (a quarter of an hour)
 	HISEARCH_SERVING=1 $(BIN)/python -m pytest -q -rs -s tests/serving
 
-lint: $(STAMP) ## Format check, lint, types; a row of each quick table of docs/agents.md
+lint: $(STAMP) ## Format check, lint, types; quick tables of docs/agents.md and docs/hardware.md
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python docs/generate_agents.py --check
+	$(BIN)/python docs/generate_hardware.py --check
 
 format: $(STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff format .

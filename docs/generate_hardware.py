@@ -4,6 +4,7 @@ Usage::
 
     python docs/generate_hardware.py            # prints the tables
     python docs/generate_hardware.py --write    # writes them into the page, and draws the figures
+    python docs/generate_hardware.py --check    # whether the quick ones stand there as they come out (a quarter minute)
 """
 
 from __future__ import annotations
@@ -279,12 +280,25 @@ SECTIONS: dict[str, Callable[[], str | tuple[str, go.Figure]]] = {
 }
 
 
+#: Tables that need neither traces of the artifact nor a search for a load.
+QUICK = (
+    "operators", "crossover", "npu-pim", "shared-cache", "networks", "collectives", "attention-ffn",
+    "offloaded-experts",
+)  # fmt: skip
+
+
 def main() -> None:
     """Compute what is asked for, print it, and write it where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*SECTIONS, []], help="tables; all where none is named")
     parser.add_argument("--write", action="store_true", help="into docs/hardware.md, with its figures")
+    parser.add_argument("--check", action="store_true", help="1 unless the quick tables stand on the page")
     options = parser.parse_args()
+    if options.check:
+        made_of = {name: SECTIONS[name]() for name in QUICK}
+        texts = {name: made[0] if isinstance(made, tuple) else made for name, made in made_of.items()}
+        changed = [name for name, text in texts.items() if not write(name, text, only_check=True)]
+        raise SystemExit(f"not as written: {', '.join(changed)}; run with --write" if changed else 0)
     for name in options.names or SECTIONS:
         made = SECTIONS[name]()
         text, figure = made if isinstance(made, tuple) else (made, None)

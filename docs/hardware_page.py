@@ -100,15 +100,17 @@ def batch(requests: int, prompt: int, answer: int) -> Any:
     return compile_trace(make_trace(arrival_s=np.zeros(requests), **lengths), "batch")
 
 
-def write(name: str, text: str) -> None:
-    """Put a table between its markers, on the page that has them."""
+def write(name: str, text: str, *, only_check: bool = False) -> bool:
+    """Put a table between its markers, on the page that has them; whether it stood there already."""
     begin, end = f"<!-- hardware: {name} -->\n", f"<!-- hardware: {name} end -->"
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     for path in PAGES:
         page = path.read_text(encoding="utf-8")
         if pattern.search(page):
-            path.write_text(pattern.sub(lambda _: f"{begin}{text}\n{end}", page), encoding="utf-8")
-            return
+            written = pattern.sub(lambda _: f"{begin}{text}\n{end}", page)
+            if not only_check:
+                path.write_text(written, encoding="utf-8")
+            return written == page
     raise SystemExit(f"no page has markers for {name}")
 
 
