@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hisearch.api.fleet_cautions import beside_probability, cautions_of, exceeded
 from hisearch.api.run_folder import (
     JOURNAL,
     MODELS,
@@ -187,13 +188,22 @@ class FleetResult(Shown):
             return ""
         if self.missed:
             return f"Nothing that was simulated meets the SLO of {listed(self.missed)}."
-        limits = listed(self.resolved.study.coupling)
-        return f"Every model has deployments that meet its SLO; those of all together exceed the limits on {limits}."
+        return exceeded(self)
 
     @property
     def unsure(self) -> bool:
-        """True where no assessed deployment of some model reaches the requested probability."""
-        return any(result.unsure for result in self.results.values())
+        """True where no assessed deployment of some model reaches the requested probability, or limits left none."""
+        return any(result.unsure for result in self.results.values()) or bool(self.beside_probability)
+
+    @cached_property
+    def beside_probability(self) -> tuple[str, ...]:
+        """Models whose deployment the limits chose as simulated, in place of that with the requested probability."""
+        return beside_probability(self)
+
+    @cached_property
+    def cautions(self) -> tuple[str, ...]:
+        """What each model's own report would caution about its part of the recommendation, and how likely it holds."""
+        return cautions_of(self)
 
     @cached_property
     def tokens(self) -> tuple[float, ...]:
@@ -328,7 +338,7 @@ class FleetResult(Shown):
                 for combination in sorted(self.front, key=lambda combination: combination.figures["usd_per_hour"])
             ),
             refused=self.refusal,
-            cautions=tuple(dict.fromkeys(simulated.warnings)) if simulated is not None else (),
+            cautions=(*self.cautions, *dict.fromkeys(simulated.warnings)) if simulated is not None else (),
         )
 
     def _coupled(self) -> tuple[TermLine, ...]:

@@ -35,16 +35,29 @@ def lock_run(folder: Path) -> Iterator[None]:
     """
     with (folder / LOCK).open("a+", encoding="utf-8") as file:
         if not _locked(file):
-            file.seek(0)
-            holder = file.read().strip()
-            raise RunInProgressError(
-                f"{folder}: a run is in progress here{f' ({holder})' if holder else ''}; wait for it or end it first. "
-                f"To look at it meanwhile: hisearch report {folder}, or hisearch dashboard {folder}"
-            )
+            raise _in_progress(folder)
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         yield
+
+
+def check_not_running(folder: Path) -> None:
+    """Refuse a folder that another run writes to.
+
+    Raises:
+        RunInProgressError: one is in progress.
+    """
+    if is_running(folder):
+        raise _in_progress(folder)
+
+
+def _in_progress(folder: Path) -> RunInProgressError:
+    holder = (folder / LOCK).read_text(encoding="utf-8").strip()
+    return RunInProgressError(
+        f"{folder}: a run is in progress here{f' ({holder})' if holder else ''}; wait for it or end it first. "
+        f"To look at it meanwhile: hisearch report {folder}, or hisearch dashboard {folder}"
+    )
 
 
 def _locked(file: TextIO) -> bool:

@@ -152,8 +152,9 @@ def test_one_process_writes_to_a_run(run_there: Path) -> None:
     with lock_run(folder):
         assert is_running(folder)
         before = (folder / "journal.jsonl").read_bytes()
-        with pytest.raises(ValueError, match=r"a run is in progress here \(process \d+ on .*hisearch report"):
-            load_study(folder / "study.yaml").run(run_dir=folder, resume=True)
+        for resume in (True, False):
+            with pytest.raises(ValueError, match=r"a run is in progress here \(process \d+ on .*hisearch report"):
+                load_study(folder / "study.yaml").run(run_dir=folder, resume=resume)
         assert (folder / "journal.jsonl").read_bytes() == before
         assert hs.load_run(folder).trials
     assert not is_running(folder)

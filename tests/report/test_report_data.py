@@ -81,7 +81,8 @@ def test_of_a_study_over_agents_it_is_said_how_many_and_with_which_memory(build_
     agent_trial = dataclasses.replace(trial, deployment=deployment, metrics={**trial.metrics, **figures})
     assert ", adapters of rank 64 in 125 slots by policy distance" in words("deployment", "sentence", agent_trial, "m")
     assert words("deployment", "whole", agent_trial, "m").endswith(
-        " It carries up to 1,414 agents within the SLO (354 per accelerator), at $0.0020 an hour each."
+        " As simulated it carries up to 1,414 agents within the SLO (354 per accelerator), at $0.0020 an hour each; "
+        "margins and probabilities are of the workload's own number."
     )
     chosen = used_settings(deployment)
     assert (chosen["agents' policy"], chosen["agents' slots"], chosen["adapters"]) == ("distance", 125, "rank 64")

@@ -32,7 +32,7 @@ from hisearch.api.run_folder import (
     remove_parts,
     write_text,
 )
-from hisearch.api.run_lock import lock_run
+from hisearch.api.run_lock import check_not_running, lock_run
 from hisearch.api.studies.backends import make_backend
 from hisearch.api.studies.result import StudyResult
 from hisearch.base.shown import Shown
@@ -284,6 +284,7 @@ class Study(Shown):
             problem, inputs = self.problem(simulation), world.digest(hisearch_version())
             check_writable(folder)
             check_unused(folder)
+            check_not_running(folder)
             self._check_journal(folder, inputs, resume)
             workers_backend = stack.enter_context(make_backend(backend, simulation.evaluate, workers, scheduler))
             checked_s = time.monotonic() - began

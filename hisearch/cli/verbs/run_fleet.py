@@ -74,6 +74,8 @@ def show(result: FleetResult) -> None:
             ],
             text=("model", "deployment"),
         )
+        for sentence in result.cautions:
+            output.say(sentence)
         _show_whole(result.whole)
     _show_front(result)
     output.say(f"\nReport: {result.run_dir / REPORT}; of each model a run folder with its own report in models/.")

@@ -48,12 +48,13 @@ def plan_fleet(
         )
         for pool, plan, usd in zip(deployment.pools, workers, usd_per_hour, strict=True)
     )
+    disaggregated = any(pool.role == "decode" for pool in deployment.pools)
     return FleetPlan(
         pools,
         router=deployment.router,
         decode_router=deployment.decode_router,
         admission=deployment.admission,
-        transfer=_transfer(deployment, models, fabric) if fabric is not None else TransferPlan(),
+        transfer=_transfer(deployment, models, fabric) if fabric is not None and disaggregated else TransferPlan(),
         incidents=tuple(_incidents(deployment, workers)),
         retry_s=deployment.retry.after_s,
         retries=deployment.retry.retries,

@@ -1,4 +1,4 @@
-"""Notes on tiers and attached memory that are not what they seem to be: for the reader to judge, never a refusal.
+"""Notes on settings that are not what they seem to be: for the reader to judge, never a refusal.
 
 ``hisearch doctor``, ``hisearch simulate`` and its JSON show the same notes.
 """
@@ -8,20 +8,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hisearch.base.policies import WRITE_POLICIES
+from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.checks.checks import cpu_memory_note
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.tier_checks import TierProblem, capacity_problems, other_memory, spread_of
 from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.errors import Problem
 
+#: Settings that an engine does not read, which spaces with several engines may state all the same.
+UNREAD: dict[EngineName, tuple[str, ...]] = {
+    "vllm": ("schedule_conservativeness", "max_prefill_tokens", "mixed_chunk"),
+    "sglang": ("long_prefill_tokens", "watermark", "reserve_full_prompt"),
+    "trtllm": ("long_prefill_tokens", "watermark", "schedule_conservativeness", "mixed_chunk"),
+}
+
 
 def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
-    """For each pool: tiers or CPUs with more memory than a full host, or other memory; settings without effect."""
+    """For each pool: settings without effect; tiers or CPUs with more memory than a full host, or other memory."""
     media = {name: document.spec for name, document in resolved.media.items()}
     problems = []
     for index, pool in enumerate(resolved.deployment.pools):
         host_name = pool.host or resolved.accelerators[pool.accelerator].spec.host
-        notes = [*_without_effect(pool), *_without_windows(resolved, pool)]
+        notes = [*_unread(pool), *_without_effect(pool), *_without_windows(resolved, pool)]
         if host_name is not None:
             host = resolved.hosts[host_name].spec
             notes += other_memory(pool.tiers, media, host_name, host)
@@ -32,6 +40,16 @@ def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
                 notes.append(TierProblem("devices.attached", note))
         problems += [resolved.document.problem(f"spec.pools.{index}.{note.key}", note.message) for note in notes]
     return problems
+
+
+def _unread(pool: PoolSpec) -> Iterator[TierProblem]:
+    """Settings of the engine that another one has."""
+    for name in UNREAD[pool.engine.name]:
+        value = getattr(pool.engine, name)
+        if value != type(pool.engine).model_fields[name].default:
+            yield TierProblem(
+                f"engine.{name}", f"{value}: {ENGINE_TITLES[pool.engine.name]} has none; it changes nothing"
+            )
 
 
 def _without_effect(pool: PoolSpec) -> Iterator[TierProblem]:

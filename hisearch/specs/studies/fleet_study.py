@@ -81,7 +81,11 @@ class FleetStudySpec(Strict):
         description="As a Study's, on the whole deployment; sums and means become axes of each model's front.",
     )
     budget: BudgetSpec = Field(BudgetSpec(), description="How long to search, all models together.")
-    confidence: ConfidenceSpec = Field(ConfidenceSpec(), description="As a Study's, of each model by itself.")
+    confidence: ConfidenceSpec = Field(
+        ConfidenceSpec(),
+        description="As a Study's, of each model by itself; where limits leave no such combination, the cheapest "
+        "within them is taken as simulated, and the answer says so.",
+    )
     seed: Seed = Field(0, description="Of everything random.")
 
     @model_validator(mode="after")
@@ -102,9 +106,6 @@ class FleetStudySpec(Strict):
         if len(axes) > _MOST_OBJECTIVES:
             message = f"with what limits couple, the models' fronts would have {len(axes)} axes ({', '.join(axes)}); "
             raise KeyedError(("limits",), f"{message}at most {_MOST_OBJECTIVES} are searched: leave an objective out")
-        if self.confidence.at_least and self.coupling:
-            message = f"with limits on {', '.join(self.coupling)} the models' deployments are chosen together"
-            raise KeyedError(("confidence", "at_least"), f"{message}, not by each one's probability; leave it out")
         return self
 
     @property
@@ -156,7 +157,7 @@ class FleetStudySpec(Strict):
             "objectives": list(self.axes),
             "limits": {figure: _plain(limit) for figure, limit in kept.items()},
             "budget": _plain(budget),
-            "confidence": _plain(self.confidence) | ({"at_least": 0} if self.coupling else {}),
+            "confidence": _plain(self.confidence),
             "seed": self.seed,
         }
 
