@@ -149,7 +149,9 @@ def _verified(subject: _Subject, runs: Sequence[Measurement]) -> Verification:
 
     if not runs:
         raise ValueError("no measurement is given")
-    fleet = _ignoring_eos(subject.fleet)
+    # Benchmarks ask for every output token.
+    pools = tuple(replace(pool, plan=replace(pool.plan, ignore_eos=True)) for pool in subject.fleet.pools)
+    fleet = replace(subject.fleet, pools=pools)
     sent = [requests_of(run, subject.known, subject.known_name, only=subject.only) for run in runs]
     cases = [
         Case(
@@ -217,11 +219,6 @@ def _chosen(result: StudyResult, number: int | None) -> Trial:
     if result.recommendation is None:
         raise ValueError(f"{result.run_dir}: nothing is recommended; name the trial that was measured with --trial")
     return result.recommendation.trial
-
-
-def _ignoring_eos(fleet: FleetPlan) -> FleetPlan:
-    """The fleet with EOS ignored, as benchmarks ask for every output token."""
-    return replace(fleet, pools=tuple(replace(p, plan=replace(p.plan, ignore_eos=True)) for p in fleet.pools))
 
 
 def _compared(case: Case, correction: Correction, notes: tuple[str, ...], run: Measurement) -> Compared:

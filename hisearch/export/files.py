@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
@@ -48,7 +48,11 @@ def write_export(folder: Path, files: Mapping[str, str]) -> list[Path]:
     foreign = [name for name in present if not _is_text(folder / name, recorded.get(name), files.get(name))]
     if os.path.lexists(folder / MANIFEST) and not recorded:
         foreign.append(MANIFEST)
-    foreign += [name for name in files if _beyond_a_link(folder, name)]
+    # A folder on the way to a file that is a link may lead anywhere.
+    foreign += [
+        name for name in files
+        if any((folder / parent).is_symlink() for parent in Path(name).parents if parent != Path())
+    ]  # fmt: skip
     if foreign:
         raise ExportError(
             f"{folder} holds {', '.join(foreign)}, not as an export wrote it: move it away, or choose another folder"
@@ -63,22 +67,15 @@ def write_export(folder: Path, files: Mapping[str, str]) -> list[Path]:
     return written
 
 
-def _beyond_a_link(folder: Path, name: str) -> bool:
-    """True where a folder on the way to a file is a link, which may lead anywhere."""
-    return any((folder / parent).is_symlink() for parent in Path(name).parents if parent != Path())
-
-
 def is_untouched(folder: Path) -> bool:
     """True where every file in the folder is unchanged since an export wrote it."""
     recorded = _recorded(folder)
     return all(
         name == MANIFEST or _is_text(folder / name, recorded.get(name), None)
-        for name in (str(path.relative_to(folder)) for path in _files(folder))
+        for path in sorted(folder.rglob("*"))
+        if path.is_symlink() or not path.is_dir()
+        for name in [str(path.relative_to(folder))]
     )
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir())
 
 
 def _recorded(folder: Path) -> dict[str, str]:

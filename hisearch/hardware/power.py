@@ -101,7 +101,11 @@ def plan_power(
         dense_layers = model.layers if model.moe is None else min(model.moe.leading_dense_layers, model.layers)
         dense = dense_layers * all_gather_volume(1.0, ffn.groups) * ffn.groups
         peer_j += dense * _ACTIVATION_BYTES * model.hidden_size * ffn.accelerator.peer_link.energy_j_per_byte
-    after_s = [each.standby_after_s for each in (accelerator, *([ffn.accelerator] if ffn else [])) if _saves(each)]
+    after_s = [
+        each.standby_after_s
+        for each in (accelerator, *([ffn.accelerator] if ffn else []))
+        if _standby_saving_w(each) > 0
+    ]
     parts = [base_parts(carrier, share) for carrier, share in shares]
     return PowerPlan(
         accelerators=split.ranks,
@@ -118,10 +122,6 @@ def plan_power(
         pue=host.pue if host is not None else 1.0,
         base_parts=BaseParts(*(sum(column) for column in zip(*map(astuple, parts), strict=True))),
     )
-
-
-def _saves(accelerator: AcceleratorSpec) -> bool:
-    return _standby_saving_w(accelerator) > 0
 
 
 def _standby_saving_w(accelerator: AcceleratorSpec) -> float:

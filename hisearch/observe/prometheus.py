@@ -143,7 +143,8 @@ def parse_metrics(text: str) -> Metrics:
         value = _number(match["value"]) if match is not None else None
         if match is None or value is None:
             raise MetricsError(f"line {number}: expected 'name{{labels}} value', got {content[:60]!r}")
-        samples.setdefault(match["name"], []).append((_labels(match["labels"] or ""), value))
+        labels = {name: re.sub(r"\\(.)", _unescaped, quoted) for name, quoted in _LABEL.findall(match["labels"] or "")}
+        samples.setdefault(match["name"], []).append((labels, value))
     if not samples:
         raise MetricsError("no samples: expected lines 'name{labels} value'")
     return Metrics(samples)
@@ -156,10 +157,6 @@ def joined(histograms: Iterable[Histogram | None]) -> Histogram | None:
         if histogram is not None:
             total = histogram if total is None else total.plus(histogram)
     return total
-
-
-def _labels(text: str) -> dict[str, str]:
-    return {name: re.sub(r"\\(.)", _unescaped, value) for name, value in _LABEL.findall(text)}
 
 
 def _unescaped(match: re.Match[str]) -> str:

@@ -51,8 +51,8 @@ class Watched:
             self.unanswered += 1
             self.last_error = str(error)
             return
-        if self.moments and _began_anew(self.moments[-1], moment):
-            self.restarts += 1
+        before = self.moments[-1].counters if self.moments else {}
+        self.restarts += any(value < before.get(name, 0.0) for name, value in moment.counters.items())
         self.moments.append(moment)
 
     def notes(self) -> list[str]:
@@ -210,10 +210,6 @@ def _steps(servers: Sequence[Watched]) -> tuple[Step, ...]:
             seen |= {step.number for step in fresh}
             steps += fresh
     return tuple(steps)
-
-
-def _began_anew(before: Moment, after: Moment) -> bool:
-    return any(value < before.counters.get(name, 0.0) for name, value in after.counters.items())
 
 
 def _rise(before: float, after: float) -> float:

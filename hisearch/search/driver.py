@@ -109,7 +109,9 @@ def search(
     rounds.run(budget - reserve)
     if recommended(runner.trials, problem.objectives) is None:
         rounds.use_up(budget)
-    searched, more = runner.simulations, _for_alternatives(budget)
+    searched = runner.simulations
+    # Beyond the budget, for the alternatives whose prices are reported.
+    more = round(budget * ALTERNATIVES_SHARE) if budget >= LEAST_FOR_ALTERNATIVES else 0
     if more:
         spare = max(budget - reserve - searched, 0)
         runner.extend(spare + more)
@@ -143,11 +145,6 @@ def _execution_stage(problem: Problem, runner: TrialRunner) -> ExecutionReport:
     runner.progress.advanced(0, f"{len(report.kept):,} of {counted(report.combinations, 'combination')} kept")
     runner.progress.finished()
     return report
-
-
-def _for_alternatives(budget: int) -> int:
-    """Simulations beyond the budget for the alternatives whose prices are reported."""
-    return round(budget * ALTERNATIVES_SHARE) if budget >= LEAST_FOR_ALTERNATIVES else 0
 
 
 class _BudgetSpentError(Exception):

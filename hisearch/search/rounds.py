@@ -173,7 +173,8 @@ class Rounds:
     def _route(self, group: Sequence[Kept], sims_left: int, until: int) -> None:
         """Stage 2; then its winner on other engines and with fewer replicas."""
         problem, runner, share = self._problem, self._runner, round(sims_left * ROUTING_SHARE)
-        most = max(min(share + _most_comparisons(problem), sims_left), 0)
+        comparisons = len(problem.space.execution.engines) + problem.space.execution.max_replicas
+        most = max(min(share + comparisons, sims_left), 0)
         runner.progress.started(_titled("2 routing", self._number), most)
         if "routing" in self._without:
             simulate_as_sized(problem, group, runner, runner.simulations + share)
@@ -279,11 +280,6 @@ def _known_workers(execution: ExecutionReport) -> list[Candidate]:
 
 def _titled(stage: str, number: int) -> str:
     return stage if number == 1 else f"{stage}, round {number}"
-
-
-def _most_comparisons(problem: Problem) -> int:
-    """Most simulations for stage 2's winner after the stage: on other engines, and with fewer replicas."""
-    return len(problem.space.execution.engines) + problem.space.execution.max_replicas
 
 
 def _try_other_engines(problem: Problem, runner: TrialRunner, until: int) -> None:

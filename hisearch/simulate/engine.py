@@ -265,12 +265,10 @@ def _log_limit(trace: CompiledTrace) -> int:
 
 def _with_more_spare(plan: FleetPlan) -> FleetPlan:
     """The fleet with twice the workers that autoscalers may start; each is used once."""
-    return replace(plan, pools=tuple(_with_spare(pool) for pool in plan.pools))
-
-
-def _with_spare(pool: PoolPlan) -> PoolPlan:
-    scaler = pool.scaler
-    return pool if scaler is None else replace(pool, spare=2 * pool.spare + scaler.max_replicas)
+    return replace(plan, pools=tuple(
+        pool if pool.scaler is None else replace(pool, spare=2 * pool.spare + pool.scaler.max_replicas)
+        for pool in plan.pools
+    ))  # fmt: skip
 
 
 def node_limit(pool: PoolPlan, trace: CompiledTrace) -> int:

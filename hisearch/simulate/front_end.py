@@ -32,7 +32,8 @@ def delayed(arrays: TraceArrays, plan: FleetPlan, trace: CompiledTrace, load: fl
     a front end. Follow-ups add its delay to their think time. Arrivals stay those of the trace at a load of 1: the
     caller divides them by ``load``. ``models``: index of each request's model among the plan's, shape (N,).
     """
-    if trace.agents is not None or not any(_takes_time(pool.plan.costs.front_end) for pool in plan.pools):
+    fronts = [pool.plan.costs.front_end for pool in plan.pools]
+    if trace.agents is not None or not any(front.request_s > 0 or front.prompt_token_s > 0 for front in fronts):
         return arrays
     arrival, think = arrays.arrival_s.copy(), arrays.think_s.copy()
     for model in np.unique(models):
@@ -104,7 +105,3 @@ def deliveries(
     # Tokens of a request come in order.
     last_s = np.maximum(last_s, first_s + columns["first_token_s"] - columns["finish_s"])
     return {"front_end_s": front_end_s, "first_delivery_s": first_s, "last_delivery_s": last_s}
-
-
-def _takes_time(front: FrontEnd) -> bool:
-    return front.request_s > 0 or front.prompt_token_s > 0

@@ -172,7 +172,9 @@ def _over_time(subject: Subject) -> _Observation:
     result = subject.simulate(log=can_log(subject.world.trace))
     if result.log is None:
         return _Observation(result)
-    tiers = _tier_timeline(subject, result) if subject.replay.plan.tiers else None
+    plans = [pool.plan for pool in subject.replay.fleet.pools]
+    series = series_of(plans, result, _interval_s(result)) if subject.replay.plan.tiers else None
+    tiers = None if series is None else tier_timeline(series)
     return _Observation(replace(result, log=None), _timeline(result), tiers)
 
 
@@ -301,11 +303,6 @@ def _tier_uses(subject: Subject, base: Result) -> tuple[TierUse, ...]:
     """Use of each tier; empty with HBM alone."""
     ranks = subject.trial.deployment.pool.parallelism.group_ranks
     return tier_uses(rows_of(subject.replay.plan, base, subject.replay.cost, ranks))
-
-
-def _tier_timeline(subject: Subject, base: Result) -> TierTimeline:
-    plans = [pool.plan for pool in subject.replay.fleet.pools]
-    return tier_timeline(series_of(plans, base, _interval_s(base)))
 
 
 def _tier_point(gib: float, usd_per_hour: float, index: int, result: Result, percent: float) -> TierPoint:

@@ -98,12 +98,18 @@ def conclude_study(
     if conclusion is not None:
         best = outcome.recommendation.trial if outcome.recommendation is not None else None
         drawn = {} if best is None else _drawn(simulation, best, uncertainty, settings.level)
-        served = best is not None and _goes_by_served(simulation, best)
+        # Draws of step times go by the errors of served runs where they are known, and else by those of steps alone.
+        pools = () if best is None else simulation.fleet(best.deployment).pools
+        served = any(pool.plan.costs.served is not None for pool in pools)
         record = to_dict(conclusion, format_varied(resolved, uncertainty, best, drawn if served else {}))
         if best is not None and settings.what_if and not assessor.out_of_time:
             record["bandwidths"] = [asdict(win) for win in _bandwidths(simulation, outcome, best)]
         record["drawn"] = drawn
-        record["unchecked"] = _unchecked(settings.seconds) if assessor.timed_out else ""
+        unchecked = (
+            f"Checks of the answer ended after {settings.seconds:g} s of wall time (spec.confidence.seconds), before "
+            f"all were made: {ON_ANOTHER_DAY}."
+        )
+        record["unchecked"] = unchecked if assessor.timed_out else ""
         write_text(folder / CONFIDENCE, json.dumps(record, indent=2, allow_nan=False) + "\n")
     return outcome
 
@@ -115,19 +121,6 @@ def _drawn(simulation: Simulation, best: Trial, uncertainty: Uncertainty, level:
         regime: [min(drawn[regime][0] for drawn in ranges), max(drawn[regime][1] for drawn in ranges)]
         for regime in ranges[0]
     }
-
-
-def _goes_by_served(simulation: Simulation, best: Trial) -> bool:
-    """Whether draws of step times go by the errors of served runs, and not by those of steps alone."""
-    return any(pool.plan.costs.served is not None for pool in simulation.fleet(best.deployment).pools)
-
-
-def _unchecked(seconds: float) -> str:
-    """That wall time ended the checks of an answer."""
-    return (
-        f"Checks of the answer ended after {seconds:g} s of wall time (spec.confidence.seconds), before all were made: "
-        f"{ON_ANOTHER_DAY}."
-    )
 
 
 def _bandwidths(simulation: Simulation, outcome: SearchOutcome, best: Trial) -> list[BandwidthWin]:

@@ -59,16 +59,12 @@ def _quantization(launch: Launch) -> Value:
     return ("fp8_per_tensor" if says(launch, "names_online_formats") else "fp8") if online else None
 
 
-def _fp8_format(launch: Launch) -> str:
-    """e4m3 where the accelerator computes in fp8; e5m2 before that (no e4m3 conversion in hardware)."""
-    return "fp8_e4m3" if "fp8" in launch.accelerator.peak_flops else "fp8_e5m2"
-
-
 def _kv_dtype(engine: EngineName) -> Callable[[Launch], Value]:
     def value(launch: Launch) -> Value:
         kv_dtype = launch.pool.kv_dtype
         if kv_dtype == "fp8":
-            return _fp8_format(launch)
+            # No e4m3 conversion in hardware where the accelerator does not compute in fp8.
+            return "fp8_e4m3" if "fp8" in launch.accelerator.peak_flops else "fp8_e5m2"
         formats = {"bf16": "bf16" if engine == "sglang" else "auto", "fp16": "auto"}
         if engine == "sglang":
             formats["fp4"] = "fp4_mx_block16" if says(launch, "names_fp4_recipes") else "fp4_e2m1"

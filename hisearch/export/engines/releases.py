@@ -9,8 +9,8 @@ them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from hisearch.base.engine_rules import Rule
 from hisearch.export.engines.launch import Launch
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
@@ -25,27 +25,10 @@ READ: dict[EngineName, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Change:
-    """What a command line says otherwise.
-
-    Attributes:
-        name: for ``is_changed``.
-        since: first release known to say so.
-        before: what releases before it are given. after: what it and later ones are given.
-        source: where the engine does it.
-    """
-
-    name: str
-    since: str
-    before: str
-    after: str
-    source: str
-
-
-CHANGES: dict[EngineName, tuple[Change, ...]] = {
+#: What a command line says otherwise since a release.
+CHANGES: dict[EngineName, tuple[Rule, ...]] = {
     "vllm": (
-        Change(
+        Rule(
             "knows_offloading_connector",
             "0.22.0",
             "`--disable-hybrid-kv-cache-manager` with `--kv-offloading-backend`, whose connectors do not support it; "
@@ -53,28 +36,28 @@ CHANGES: dict[EngineName, tuple[Change, ...]] = {
             "Nothing: the engine decides by its connectors.",
             "config.vllm.VllmConfig.__post_init__",
         ),
-        Change(
+        Rule(
             "lmcache_is_a_server",
             "0.23.0",
             "`--kv-offloading-backend lmcache` for a worker's own LMCache.",
             "`--kv-transfer-config` with LMCacheConnectorV1: the flag now means a server.",
             "config.vllm.VllmConfig._post_init_kv_transfer_config",
         ),
-        Change(
+        Rule(
             "has_watermark",
             "0.24.0",
             "`engine.watermark` is refused.",
             "`--watermark`.",
             "config.scheduler.SchedulerConfig",
         ),
-        Change(
+        Rule(
             "names_online_formats",
             "0.33.0",
             "`--quantization fp8`.",
             "`--quantization fp8_per_tensor`: fp8 is deprecated for weights that are quantized while loading.",
             "model_executor.model_loader.weight_utils",
         ),
-        Change(
+        Rule(
             "has_opposites",
             "0.33.0",
             "`--no-enable-prefix-caching`, `--no-enable-chunked-prefill`.",
@@ -83,49 +66,49 @@ CHANGES: dict[EngineName, tuple[Change, ...]] = {
         ),
     ),
     "sglang": (
-        Change(
+        Rule(
             "finds_decode_ranks",
             "0.5.10",
             "`--disaggregation-decode-tp` for prefill workers with other ranks than decode workers.",
             "Nothing: the flag is gone.",
             "srt.server_args.ServerArgs",
         ),
-        Change(
+        Rule(
             "names_fusion_backend",
             "0.5.14",
             "`--enable-flashinfer-allreduce-fusion`.",
             "`--flashinfer-allreduce-fusion-backend auto`.",
             "srt.server_args.ServerArgs",
         ),
-        Change(
+        Rule(
             "starts_with_small_host_pool",
             "0.5.15",
             "The host pool of HiCache has to exceed the device pool, which the README says where it does not.",
             "Nothing: the engine warns, and starts.",
             "srt.mem_cache.pool_host.base.HostKVCache",
         ),
-        Change(
+        Rule(
             "names_fp4_recipes",
             "0.5.16",
             "`--kv-cache-dtype fp4_e2m1`.",
             "`--kv-cache-dtype fp4_mx_block16`, the same format.",
             "srt.server_args.ServerArgs",
         ),
-        Change(
+        Rule(
             "lmcache_is_a_server",
             "0.5.21",
             "`--enable-lmcache` for a worker's own LMCache.",
             "LMCache is refused: it became a server, which is not exported for SGLang.",
             "srt.mem_cache.registry",
         ),
-        Change(
+        Rule(
             "has_attention_groups",
             "0.5.22",
             "`--dp-size N --enable-dp-attention`.",
             "`--attn-dp-size N`.",
             "srt.server_args.ServerArgs",
         ),
-        Change(
+        Rule(
             "names_graphs_by_phase",
             "0.5.23",
             "`--disable-cuda-graph`, `--cuda-graph-bs`, `--cuda-graph-max-bs`.",
@@ -133,7 +116,7 @@ CHANGES: dict[EngineName, tuple[Change, ...]] = {
             "`--cuda-graph-max-bs-decode`.",
             "srt.server_args.ServerArgs",
         ),
-        Change(
+        Rule(
             "moved_bench_serving",
             "0.5.23",
             "`python -m sglang.bench_serving`.",

@@ -31,15 +31,11 @@ def hybrid_manager(launch: Launch) -> bool | None:
     able = set(connectors) <= (_HYBRID_CONNECTORS_LATER if decides else _HYBRID_CONNECTORS)
     # MultiConnector was not able before, whatever it joins.
     able = able and (decides or len(connectors) == 1)
-    if _needs_hybrid_manager(launch):
+    if launch.model.linear_attention is not None or launch.model.sliding_window_tokens > 0:
         if not able:
             raise ExportError(_without_hybrid_manager(launch, connectors))
         return None if decides else True
     return False if offloading_backend(launch.pool) is not None and not decides else None
-
-
-def _needs_hybrid_manager(launch: Launch) -> bool:
-    return launch.model.linear_attention is not None or launch.model.sliding_window_tokens > 0
 
 
 def _without_hybrid_manager(launch: Launch, connectors: tuple[str, ...]) -> str:

@@ -149,7 +149,8 @@ def plan_memory(
         runtime = outside_torch_bytes(model, split, accelerator, engine, release, graphs=graphs)
         budget = usable * engine.memory_fraction - runtime - activation
     else:
-        activation = activation_peak_bytes(model, split, engine)
+        sampling = engine.max_running_requests * model.vocab_size * constant("other_sampler")
+        activation = max(forward_bytes(model, split, engine.chunk_tokens), sampling)
         runtime = taken_bytes(engine.name, split)
         available, graph_bytes = usable - runtime, CUDA_GRAPH_BYTES if graphs else 0.0
         if engine.name == "trtllm":
@@ -196,12 +197,6 @@ def usable_bytes(accelerator: AcceleratorSpec) -> float:
 def taken_bytes(engine: EngineName, split: Parallelism) -> float:
     """Bytes that SGLang and TensorRT-LLM see in use before they load anything."""
     return RUNTIME_BYTES[engine] + (COLLECTIVE_BYTES[engine] if split.ranks > 1 else 0.0)
-
-
-def activation_peak_bytes(model: ModelSpec, split: int | Parallelism, engine: EngineSpec) -> float:
-    """Most bytes of temporaries on one rank while a full batch runs, of SGLang and TensorRT-LLM."""
-    sampling = engine.max_running_requests * model.vocab_size * constant("other_sampler")
-    return max(forward_bytes(model, split, engine.chunk_tokens), sampling)
 
 
 def _window_bytes(model: ModelSpec, split: Parallelism, kv_dtype: DType, engine: EngineSpec) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hisearch.report.data.inputs import ReportInput
+from hisearch.report.figures.scatter import Tick
 from hisearch.search.model.trial import Trial
 
 #: Uses above this multiple of the bound are not drawn, except of labelled trials.
@@ -62,13 +63,6 @@ class Mark(NamedTuple):
     text_x: float
     anchor: str
     leader: tuple[float, float] | None
-
-
-class Tick(NamedTuple):
-    """A label on an axis, and its place."""
-
-    at: float
-    text: str
 
 
 class Decision(NamedTuple):

@@ -238,13 +238,9 @@ def _axis_layout(axis: Axis) -> dict[str, Any]:
     layout: dict[str, Any] = {"title": {"text": axis.quantity.title}, "type": "log" if axis.log else "linear"}
     if axis.log:
         # Without a format of its own Plotly writes the ticks between powers of ten as their first digit alone.
-        layout["dtick"] = "D2" if _decade_count(axis) <= 2 else 1
+        layout["dtick"] = "D2" if math.log10(axis.span[1] / axis.span[0]) <= 2 else 1
         layout["tickformat"] = f"{'$' if axis.quantity.unit.startswith('USD') else ''},.3~r"
     return layout
-
-
-def _decade_count(axis: Axis) -> float:
-    return math.log10(axis.span[1] / axis.span[0])
 
 
 def _spread(dimension: Dimension) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -203,7 +203,9 @@ def front_table(data: ReportInput) -> FrontTable:
         zip((trial.number for trial in rows), differences([trial.deployment for trial in rows], alike), strict=True)
     )
     columns |= {
-        title: column for title, column in _SETTING_COLUMNS.items() if title not in _ODD or _varies(column, rows)
+        title: (numeric, cell)
+        for title, (numeric, cell) in _SETTING_COLUMNS.items()
+        if title not in _ODD or len({cell(trial).text for trial in rows}) > 1
     }
     if any(settings_that_differ.values()):
         columns["Differs in"] = False, lambda trial: Cell(*[settings_that_differ[trial.number]] * 2)
@@ -211,10 +213,6 @@ def front_table(data: ReportInput) -> FrontTable:
         tuple((title, numeric) for title, (numeric, _) in columns.items()),
         tuple((trial.number == chosen, tuple(cell(trial) for _, cell in columns.values())) for trial in rows),
     )
-
-
-def _varies(column: tuple[bool, Callable[[Trial], Cell]], rows: Sequence[Trial]) -> bool:
-    return len({column[1](trial).text for trial in rows}) > 1
 
 
 def _chance(chance: Chance | None) -> Cell:

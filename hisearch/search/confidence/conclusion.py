@@ -19,7 +19,7 @@ from hisearch.search.confidence.assurance import GROWN, Assured, Likelihood, Wal
 from hisearch.search.confidence.baseline import SIMULATIONS as BASELINE_SIMULATIONS
 from hisearch.search.confidence.baseline import find_baseline
 from hisearch.search.confidence.chance_constrained import ChanceConstrained, find_chance_constrained
-from hisearch.search.confidence.changes import LOADS, Changes, Faster, NextPurchase, StepChange
+from hisearch.search.confidence.changes import LOADS, Changes, Faster, StepChange
 from hisearch.search.confidence.fresh_knowledge import SIMULATIONS as FRESH_SIMULATIONS
 from hisearch.search.confidence.fresh_knowledge import find_fresh_knowledge
 from hisearch.search.confidence.likely_alternatives import (
@@ -121,7 +121,10 @@ class _Course:
         least = recommendation.rule == "cheapest" and recommendation.trial.number == first.trial.number
         steps, faster = self._step_times(recommendation.trial, least)
         load_headroom = self._headroom(recommendation.trial)
-        purchase = self._next_purchase(recommendation.trial, load_headroom) if load_headroom else None
+        purchase = None
+        if load_headroom:
+            look = partial(self._changes.next_purchase, recommendation.trial, load_headroom)
+            purchase = self._counted("next purchase", MAX_ALTERNATIVES + 1, look)
         chance_constrained = self._chance_constrained(recommendation.trial, assessment)
         misses = self._misses(recommendation.trial, assessment)
         prices = self._prices(recommendation, likely=satisfied is True)
@@ -231,10 +234,6 @@ class _Course:
         if trial.number in self._loads or not self._problem.demand.scales_with_load:
             return self._loads.get(trial.number)
         return self._counted("other loads", LOADS, lambda: self._changes.largest_load(trial))
-
-    def _next_purchase(self, best: Trial, carried: Capacity) -> NextPurchase | None:
-        look = partial(self._changes.next_purchase, best, carried)
-        return self._counted("next purchase", MAX_ALTERNATIVES + 1, look)
 
     def _assured(self, first: Recommendation) -> tuple[Recommendation, Assured | None, bool | None]:
         """The likely enough recommendation, if a probability is required; the rule's otherwise, or if none is found."""

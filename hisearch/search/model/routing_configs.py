@@ -33,11 +33,6 @@ class RoutingConfig:
         return deployment.model_copy(update=self.settings)
 
 
-def config_of_trial(deployment: DeploymentSpec) -> RoutingConfig:
-    """The settings of a deployment."""
-    return RoutingConfig(deployment.router, deployment.admission, deployment.decode_router, deployment.transfer)
-
-
 def unified_configs(space: SearchSpaceSpec) -> list[RoutingConfig]:
     """For equal workers: every router, most promising policies first, then the first one with each other admission."""
     return _with_admissions(
@@ -96,7 +91,7 @@ def pd_configs(space: SearchSpaceSpec, disaggregated: DisaggregatedSpace) -> lis
 
 def other_configs(space: SearchSpaceSpec, deployment: DeploymentSpec) -> list[RoutingConfig]:
     """Settings of the space that differ from a deployment's in a single one, such as a parameter of its router."""
-    ours = config_of_trial(deployment)
+    ours = RoutingConfig(deployment.router, deployment.admission, deployment.decode_router, deployment.transfer)
     front, configs = _front_routing(space, deployment), list[RoutingConfig]()
     if sum(pool.replicas for pool in deployment.pools if pool.role != "decode") > 1:
         configs += [replace(ours, router=router) for router in other_routers(router_configs(front), ours.router)]

@@ -72,13 +72,10 @@ def distinct(trials: Sequence[Trial]) -> list[Trial]:
     """
     kept: list[Trial] = []
     for trial in trials:
-        if not any(_same_figures(trial, earlier) for earlier in kept):
+        alike = (earlier for earlier in kept if families(earlier.deployment) == families(trial.deployment))
+        if not any(earlier.metrics == trial.metrics for earlier in alike):
             kept.append(trial)
     return kept
-
-
-def _same_figures(left: Trial, right: Trial) -> bool:
-    return families(left.deployment) == families(right.deployment) and left.metrics == right.metrics
 
 
 def miss_order(trial: Trial) -> tuple[float, float, float, int]:

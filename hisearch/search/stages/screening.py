@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from hisearch.search.model.candidates import Cluster, Kept
+from hisearch.search.model.candidates import Cluster
 from hisearch.search.model.problem import Problem
 from hisearch.search.stages.clusters import role_problem, search_clusters
 from hisearch.search.stages.execution import group_count, search_execution
@@ -42,7 +42,8 @@ def screen(problem: Problem, keep: int, advanced: Callable[[int], None] = lambda
     if unified is None:
         return clusters
     disaggregated, mixed = (
-        [cluster for cluster in clusters.kept if _is(cluster, shape)] for shape in ("disaggregated", "mixed")
+        [kept for kept in clusters.kept if isinstance(kept, Cluster) and kept.shape == shape]
+        for shape in ("disaggregated", "mixed")
     )
     turns = itertools.zip_longest(unified.kept if pools.unified else [], disaggregated, mixed)
     return replace(
@@ -53,7 +54,3 @@ def screen(problem: Problem, keep: int, advanced: Callable[[int], None] = lambda
         nearest_fit=unified.nearest_fit or clusters.nearest_fit,
         sides=clusters.sides,
     )
-
-
-def _is(candidate: Kept, shape: str) -> bool:
-    return isinstance(candidate, Cluster) and candidate.shape == shape

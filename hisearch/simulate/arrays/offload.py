@@ -66,7 +66,7 @@ def arrays(
     if not kv_connector:
         return fields
     size = plan.tiers[0].page_tokens
-    stores = store_count(plan, workers)
+    stores = math.ceil(workers / plan.schedulers_sharing(plan.tiers[0], workers))
     keys = _block_keys(trace, size)
     fields |= keys | {
         "offloading": _settings(plan, stores, workers),
@@ -92,11 +92,6 @@ def _block_keys(trace: TraceArrays, size: int) -> dict[str, Any]:
         "node_blocks": bounds,
         "path": np.empty((2, int(trace.end_tokens.max(initial=0)) // size + 1), np.int64),
     }
-
-
-def store_count(plan: WorkerPlan, workers: int) -> int:
-    """Number of stores of the first tier."""
-    return math.ceil(workers / plan.schedulers_sharing(plan.tiers[0], workers))
 
 
 def _threshold(plan: WorkerPlan) -> int:

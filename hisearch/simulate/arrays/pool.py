@@ -87,7 +87,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         attached=bool(plan.costs.attached),
         page_tokens=page,
         capacity_pages=plan.kv_capacity_tokens // page,
-        host_pages=_host_pages(plan),
+        host_pages=0 if plan.engine.name == "vllm" else plan.host_capacity_tokens // page,
         hicache=_is_hicache(plan),
         store_pool=-1,
         store_tier=0,
@@ -159,13 +159,6 @@ def _is_hicache(plan: WorkerPlan) -> bool:
     return movement is not None and movement.kv_connector == "hicache" and not movement.writes_back_output
 
 
-def _host_pages(plan: WorkerPlan) -> int:
-    """Pages of the first tier, if its unit is the page, as in HBM."""
-    if plan.engine.name == "vllm":
-        return 0
-    return plan.host_capacity_tokens // plan.engine.page_size
-
-
 def trace_of(trace: TraceArrays) -> fl.Trace:
     """A trace's arrays in the kernels' layout."""
     return fl.Trace(**{name: getattr(trace, name) for name in fl.Trace.FIELDS})
@@ -181,11 +174,6 @@ def request_records(count: int) -> Any:
     requests["heap_slot"] = -1
     requests["fetch"] = -1
     return requests
-
-
-def _scheduler_places(places: Sequence[int], schedulers: int) -> Sequence[int]:
-    """For each scheduler, the one whose place on the node it takes."""
-    return [schedulers * place + scheduler for place in places for scheduler in range(schedulers)]
 
 
 def _hosts(workers: int, places: Sequence[int]) -> Any:
@@ -255,7 +243,8 @@ def allocate(
     config = settings[0]
     count = len(trace.arrival_s)
     workers = int(config.workers)
-    places = _scheduler_places(places, plan.schedulers)
+    # For each scheduler, the one whose place on the node it takes.
+    places = [plan.schedulers * place + scheduler for place in places for scheduler in range(plan.schedulers)]
     stores = tier_arrays.store_trees(plan, workers)
     pools = workers if plan.agents is not None and plan.agents.pool_pages else 0
     copies = workers if plan.agents is not None and plan.agents.host_pages else 0

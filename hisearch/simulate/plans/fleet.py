@@ -146,14 +146,10 @@ class FleetPlan:
     retries: int = 3
     own_routers: Mapping[str, tuple[RouterSpec, RouterSpec]] = field(default_factory=dict)
 
-    def routers_of(self, model: ServedModel) -> tuple[RouterSpec, RouterSpec]:
-        """(router, decode router) of ``model``."""
-        return self.own_routers.get(model.name, (self.router, self.decode_router))
-
     @property
     def routers(self) -> tuple[tuple[RouterSpec, RouterSpec], ...]:
         """(router, decode router) of every model, in the order of ``models``."""
-        return tuple(self.routers_of(model) for model in self.models)
+        return tuple(self.own_routers.get(model.name, (self.router, self.decode_router)) for model in self.models)
 
     @property
     def models(self) -> tuple[ServedModel, ...]:

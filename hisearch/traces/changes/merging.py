@@ -102,14 +102,10 @@ def side_by_side(traces: Sequence[CompiledTrace], names: Sequence[str]) -> Compi
         tuple(dict.fromkeys(caution for trace in traces for caution in trace.cautions)),
         math.gcd(*(trace.block_tokens for trace in traces)),
         notes=tuple(dict.fromkeys(note for trace in traces for note in trace.notes)),
-        ignore_eos=_agreed([trace.ignore_eos for trace in traces]),
+        # Of parts that say different things of ends of outputs: that outputs end by themselves.
+        ignore_eos=traces[0].ignore_eos if len({trace.ignore_eos for trace in traces}) == 1 else False,
         models=models_of([names[k] for k in np.repeat(np.arange(len(traces)), counts)[order].tolist()]),
     )
-
-
-def _agreed(ignore_eos: Sequence[bool | None]) -> bool | None:
-    """What all parts say of ends of outputs; of those that differ, that outputs end by themselves."""
-    return ignore_eos[0] if len(set(ignore_eos)) == 1 else False
 
 
 def _forest(parts: Sequence[TraceArrays], order: np.ndarray) -> dict[str, np.ndarray]:

@@ -283,16 +283,12 @@ class _Replay:
         held = self.router.tree_tokens
         return all(int(held[self.place_of[int(worker)]]) == size for worker, size in characters.items())
 
-    def _loads_are(self, loads: dict[int, int]) -> bool:
-        held = self.router.loads
-        return all(int(held[self.place_of[worker]]) == load for worker, load in loads.items())
-
     def _compare_loads(self, loads: dict[int, int]) -> None:
         """Loads in a recording are those of the last poll, or of the next, which may have ended before its line."""
         # Before the first poll the router compares requests in flight, which it counts of disaggregated workers alone.
         if self.polled == 0 and self.recording.disaggregated:
             self.router.loads = self.router.answers
-        if self._loads_are(loads):
+        if all(int(self.router.loads[self.place_of[worker]]) == load for worker, load in loads.items()):
             return
         unpolled = self.polled == 0 and len(set(loads.values())) == 1
         ahead = self.polls[self.polled : self.polled + 1]

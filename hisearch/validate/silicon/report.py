@@ -195,7 +195,8 @@ def _table(priced: Iterable[PricedRow]) -> pd.DataFrame:
 
     rows = [
         (
-            *entry.row.key, entry.row.line, entry.dense, entry.drafted, entry.beyond, _starts_up(entry),
+            *entry.row.key, entry.row.line, entry.dense, entry.drafted, entry.beyond,
+            (entry.row.backend, entry.row.version) in START_UP,
             entry.row.states_workers, entry.row.mode == "disagg" and recipe_of(entry.row) is not None,
             entry.ttft_error, entry.tpot_error,
         )
@@ -250,10 +251,6 @@ def _groups(rows: pd.DataFrame, parts: int, *, with_start_up: bool = False) -> l
         errors(" / ".join(map(str, key)), group, with_start_up=with_start_up)
         for key, group in rows.groupby(_KEY[:parts])
     ]
-
-
-def _starts_up(entry: PricedRow) -> bool:
-    return (entry.row.backend, entry.row.version) in START_UP
 
 
 def _write(path: Path, header: Sequence[str], priced: Iterable[PricedRow], *, with_peer: bool) -> None:
