@@ -20,32 +20,21 @@ def show(cells: Sequence[Cell]) -> None:
     )
     if searched:
         output.say(f"{counted(len(searched), 'cell')}: generated tokens per second and accelerator", bold=True)
-        columns = (
-            "model",
-            "accelerator",
-            "scenario",
-            "submissions",
-            "best",
-            "median",
-            "simulated",
-            "sim/best",
-            "settings",
-        )
         rows = [
-            (
-                cell.model,
-                f"{cell.accelerators} × {cell.accelerator}",
-                cell.scenario,
-                str(cell.submissions),
-                significant(cell.best_tokens_per_s),
-                significant(cell.median_tokens_per_s),
-                significant(cell.simulated_tokens_per_s or 0.0),
-                f"{cell.ratio:.2f}",
-                cell.settings,
-            )
+            {
+                "model": cell.model,
+                "accelerator": f"{cell.accelerators} × {cell.accelerator}",
+                "scenario": cell.scenario,
+                "submissions": cell.submissions,
+                "best": significant(cell.best_tokens_per_s),
+                "median": significant(cell.median_tokens_per_s),
+                "simulated": significant(cell.simulated_tokens_per_s or 0.0),
+                "sim/best": f"{cell.ratio:.2f}",
+                "settings": cell.settings,
+            }
             for cell in searched
         ]
-        output.table(columns, rows, numbers=range(3, 8))
+        output.records(rows, text=("model", "accelerator", "scenario", "settings"))
         output.heading("Simulated over best")
         for scenario in dict.fromkeys(cell.scenario for cell in searched):
             ratios = np.array([cell.ratio for cell in searched if cell.scenario == scenario])

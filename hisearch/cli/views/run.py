@@ -60,7 +60,8 @@ def _show_answer(result: StudyResult) -> None:
         output.say(known.summary)
     elif known is not None and known.chance is not None and not may_miss(known):
         output.say(text("cautions", "chance", known))
-    _show_terms(result, recommendation.trial)
+    output.heading("Against the SLO")
+    show_terms(result, recommendation.trial)
     if label := next((check.label for check in recommendation.trial.slo if isinstance(check, TermCheck)), ""):
         percent = label.rpartition("_")[2]
         output.say(_WORDS.format(percent, percent.removeprefix("p")))
@@ -136,7 +137,8 @@ def _show_miss(result: StudyResult, *, verbose: bool) -> None:
     if verbose:
         _show_deployment(result, nearest)
     else:
-        _show_terms(result, nearest)
+        output.heading("Against the SLO")
+        show_terms(result, nearest)
 
 
 def _sentence(result: StudyResult, trial: Trial) -> str:
@@ -145,14 +147,14 @@ def _sentence(result: StudyResult, trial: Trial) -> str:
 
 def _show_deployment(result: StudyResult, trial: Trial) -> None:
     """Print the SLO term by term, then throughput and cost."""
-    _show_terms(result, trial)
+    output.heading("Against the SLO")
+    show_terms(result, trial)
     output.heading("Figures")
     output.pairs(_figures(result, trial))
 
 
-def _show_terms(result: StudyResult, trial: Trial) -> None:
-    """Print the SLO term by term."""
-    output.heading("Against the SLO")
+def show_terms(result: StudyResult, trial: Trial) -> None:
+    """Print the SLO term by term, each with the probability that it holds where that is known."""
     confidence = result.confidence if result.recommendation is not None else None
     columns: tuple[str, ...] = TERM_COLUMNS
     rows = term_rows(trial.slo)

@@ -12,13 +12,12 @@ from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.size import next_cheaper
 from hisearch.cli import output
 from hisearch.cli.views import run as run_view
-from hisearch.cli.views.terms import TERM_COLUMNS, term_rows
 from hisearch.report.data.confidence import Confidence
 from hisearch.report.pages.page import availability, idle_accelerators
-from hisearch.report.words.cautions import PROVISIONAL, shortcoming, verdict_of
-from hisearch.report.words.terms import far_off, term_lines
+from hisearch.report.words.cautions import PROVISIONAL, shortcoming
+from hisearch.report.words.terms import far_off
 from hisearch.score.quantities import HOURS_PER_MONTH, quantity, titled, usd
-from hisearch.score.terms import RejectionCheck, TermCheck, name_of
+from hisearch.score.terms import RejectionCheck, TermCheck
 from hisearch.search.confidence.conclusion_words import ENDED
 from hisearch.search.model.deployments import formats, hardware
 from hisearch.search.model.trial import Trial
@@ -50,7 +49,7 @@ def show(result: StudyResult, asked: Asked) -> None:
     else:
         output.pairs(_deployment(result, trial, asked))
     output.say()
-    _show_terms(result, trial)
+    run_view.show_terms(result, trial)
     output.say()
     output.pairs(_outlook(result, asked))
 
@@ -95,20 +94,6 @@ def _deployment(result: StudyResult, trial: Trial, asked: Asked) -> dict[str, st
     if asked.prompts:
         rows["prompts"] = asked.prompts
     return rows
-
-
-def _show_terms(result: StudyResult, trial: Trial) -> None:
-    """The SLO term by term, each with the probability that it holds where that is known."""
-    confidence = result.confidence if result.recommendation is not None else None
-    if confidence is None or not confidence.terms:
-        output.table(TERM_COLUMNS, term_rows(trial.slo), numbers=(1, 2, 3))
-        return
-    chances = [confidence.terms.get(name_of(check)) for check in trial.slo]
-    rows = [
-        (*row[:-1], verdict_of(line, chance).words, "" if chance is None else format_percent(chance))
-        for row, line, chance in zip(term_rows(trial.slo), term_lines(trial.slo), chances, strict=True)
-    ]
-    output.table((*TERM_COLUMNS, "chance to hold"), rows, numbers=(1, 2, 3, 5))
 
 
 def _outlook(result: StudyResult, asked: Asked) -> dict[str, str]:

@@ -20,11 +20,6 @@ _POLICIES = {"sglang": ("lru", "queued"), "vllm": ("lru",)}
 _VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
-def _vllm_rank(rank: int) -> int:
-    """The smallest value that vLLM accepts and that suffices; the largest where none does."""
-    return next((known for known in _VLLM_RANKS if known >= rank), _VLLM_RANKS[-1])
-
-
 #: Engine -> flag -> its value for a section with adapters. "all" targets or none, so that the loaded adapters decide.
 #: Slots are those of the adapter pool.
 TABLES: dict[str, tuple[tuple[str, Callable[[AgentMemorySpec, AdaptersSpec], Any]], ...]] = {
@@ -42,7 +37,11 @@ TABLES: dict[str, tuple[tuple[str, Callable[[AgentMemorySpec, AdaptersSpec], Any
     "vllm": (
         ("--enable-lora", lambda agents, adapters: True),
         ("--max-loras", lambda agents, adapters: agents.slots),
-        ("--max-lora-rank", lambda agents, adapters: _vllm_rank(adapters.rank)),
+        # The smallest value that vLLM accepts and that suffices; the largest where none does.
+        (
+            "--max-lora-rank",
+            lambda agents, adapters: next((rank for rank in _VLLM_RANKS if rank >= adapters.rank), _VLLM_RANKS[-1]),
+        ),
     ),
 }
 

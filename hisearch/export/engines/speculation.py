@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hisearch.export.engines.launch import ExportError, Launch
-from hisearch.specs.deployments.speculation import OWN_WEIGHTS
+from hisearch.specs.deployments.speculation import OWN_WEIGHTS, SpeculationSpec
 
 #: SGLang's names of the methods.
 _ALGORITHMS = {"mtp": "NEXTN", "eagle": "EAGLE", "eagle3": "EAGLE3", "ngram": "NGRAM"}
@@ -25,43 +26,6 @@ def vllm_speculation(launch: Launch) -> dict[str, Any] | None:
     return settings if weights is None else settings | {"model": weights}
 
 
-def sglang_algorithm(launch: Launch) -> str | None:
-    """SGLang's ``--speculative-algorithm``; None without drafted tokens."""
-    speculation = launch.pool.engine.speculation
-    return None if speculation is None else _ALGORITHMS[speculation.method]
-
-
-def sglang_head(launch: Launch) -> str | None:
-    """``--speculative-draft-model-path``: a head's own weights; errors as of ``vllm_speculation``.
-
-    A model's own layer of multi-token prediction is in the model's checkpoint, which is the default.
-    """
-    return _head_weights(launch)
-
-
-def sglang_drafts(launch: Launch) -> int | None:
-    """``--speculative-num-draft-tokens``, the tokens that a step checks: the newest and the drafts."""
-    speculation = launch.pool.engine.speculation
-    return None if speculation is None else speculation.draft_tokens + 1
-
-
-def sglang_steps(launch: Launch) -> int | None:
-    """``--speculative-num-steps`` of a head, which drafts a token at a time."""
-    speculation = launch.pool.engine.speculation
-    return None if speculation is None or speculation.method == "ngram" else speculation.draft_tokens
-
-
-def sglang_branches(launch: Launch) -> int | None:
-    """``--speculative-eagle-topk``: one draft behind another, no tree of them."""
-    return None if sglang_steps(launch) is None else 1
-
-
-def sglang_breadth(launch: Launch) -> int | None:
-    """``--speculative-ngram-max-bfs-breadth``: likewise of n-grams."""
-    speculation = launch.pool.engine.speculation
-    return 1 if speculation is not None and speculation.method == "ngram" else None
-
-
 def _head_weights(launch: Launch) -> str | None:
     """Checkpoint of the head; None where there is none of its own."""
     speculation = launch.pool.engine.speculation
@@ -75,3 +39,22 @@ def _head_weights(launch: Launch) -> str | None:
             "engine.speculation.draft_weights"
         )
     return weights
+
+
+def _of_drafts(value_of: Callable[[SpeculationSpec], Any]) -> Callable[[Launch], Any]:
+    """A value of the section speculation; None without drafted tokens."""
+    return lambda launch: None if launch.pool.engine.speculation is None else value_of(launch.pool.engine.speculation)
+
+
+#: Flag -> value, of SGLang.
+SGLANG_TABLE: tuple[tuple[str, Callable[[Launch], Any]], ...] = (
+    ("--speculative-algorithm", _of_drafts(lambda drafts: _ALGORITHMS[drafts.method])),
+    # A model's own layer of multi-token prediction is in the model's checkpoint, which is the default.
+    ("--speculative-draft-model-path", _head_weights),
+    # A head drafts a token at a time: one draft behind another, no tree of them. Likewise n-grams.
+    ("--speculative-num-steps", _of_drafts(lambda drafts: None if drafts.method == "ngram" else drafts.draft_tokens)),
+    ("--speculative-eagle-topk", _of_drafts(lambda drafts: None if drafts.method == "ngram" else 1)),
+    # The tokens that a step checks: the newest and the drafts.
+    ("--speculative-num-draft-tokens", _of_drafts(lambda drafts: drafts.draft_tokens + 1)),
+    ("--speculative-ngram-max-bfs-breadth", _of_drafts(lambda drafts: 1 if drafts.method == "ngram" else None)),
+)

@@ -234,7 +234,7 @@ def _spread(trace: Trace, quantum_s: float | None, usual_s: float, rng: np.rando
 
 #: A request in an access log, as web servers, uvicorn and Envoy print it, or as a field of one in JSON.
 _REQUEST = re.compile(r'"(?:GET|POST|PUT|DELETE|HEAD|OPTIONS) \S+ HTTP/[\d.]+"|"(?:method|http_method)": ?"[A-Z]+"')
-_FIRST_LINES = 50
+_HINT_LINES = 50
 
 
 def hint(path: Path, sample: Mapping[str, Any]) -> str:
@@ -246,7 +246,7 @@ def hint(path: Path, sample: Mapping[str, Any]) -> str:
         if isinstance(value, list) and value and isinstance(value[0], dict):
             return f"its rows stand under {name}: write them one a line, as `jq -c '.{name}[]'` does"
     with open_text(path) as text:
-        logged = any(_REQUEST.search(line) for line in itertools.islice(lines(text, path), _FIRST_LINES))
+        logged = any(_REQUEST.search(line) for line in itertools.islice(lines(text, path), _HINT_LINES))
     if not logged:
         return ""
     return (
