@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hisearch.api.deployments.deployment import plan_pool
 from hisearch.api.observe import DEPLOYMENT, OBSERVATION, STEPS
@@ -41,11 +40,9 @@ from hisearch.observe.driver import Driver, Outcome
 from hisearch.observe.watch import find
 from hisearch.specs.documents.catalogue import is_path
 from hisearch.specs.documents.resolve import load_deployment
+from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.wording import counted, format_percent
 from hisearch.traces.importers import read_measurements
-
-if TYPE_CHECKING:
-    from hisearch.specs.documents.resolved import ResolvedDeployment
 
 #: Experiments between two fits.
 ROUND = 8

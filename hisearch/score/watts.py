@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from hisearch.base.dtypes import F8
 from hisearch.latency.costs import StepCosts
 from hisearch.score.components import step_joules
 from hisearch.score.energy import pools_of
 from hisearch.simulate.results.result import Result
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def watts_series(result: Result, joules: StepCosts, interval_s: float) -> pd.DataFrame:
@@ -31,8 +28,6 @@ def watts_series(result: Result, joules: StepCosts, interval_s: float) -> pd.Dat
     Raises:
         ValueError: the result has no log, or ``interval_s`` is not positive.
     """
-    import pandas as pd
-
     if result.log is None:
         raise ValueError("watts over time need the log: simulate with log=True")
     if not interval_s > 0:

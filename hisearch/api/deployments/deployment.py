@@ -7,14 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
 from hisearch.api.deployments.replay import pool_costs, slo_for
 from hisearch.api.deployments.simulated import SimulatedRun
 from hisearch.api.deployments.tiers import series_of, tier_rows
 from hisearch.api.deployments.workload import generator_of, load_trace
+from hisearch.base.dtypes import F8
 from hisearch.hardware.prices import ffn_host_name, mean_cost
 from hisearch.latency.devices.build import DevicesRefused
 from hisearch.latency.sharding import InvalidParallelism
@@ -44,12 +47,6 @@ from hisearch.specs.workloads.workload import GeneratorSpec
 from hisearch.traces.agents import is_closed
 from hisearch.traces.changes.continuation import continuation_of
 from hisearch.traces.compiled import CompiledTrace
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    import pandas as pd
-
-    from hisearch.base.dtypes import F8
 
 
 def _or_none(value: float) -> float | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,9 +28,7 @@ from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.resolved import Hardware
 from hisearch.specs.studies.slo import SloSpec
 from hisearch.specs.studies.slo_phrase import is_phrase, parse_slo
-
-if TYPE_CHECKING:
-    from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.compiled import CompiledTrace
 
 #: An SLO that every simulation meets: scored against where none is given. Not valid as a document.
 NO_SLO = SloSpec.model_construct(terms=[], max_rejected_fraction=1.0, models={})

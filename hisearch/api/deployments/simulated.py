@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from hisearch.api.deployments.replay import (
     NO_SLO,
@@ -33,9 +33,6 @@ from hisearch.specs.studies.slo import SloSpec
 from hisearch.traces.agents import label
 from hisearch.traces.changes.continuation import continuation_of, period_s
 from hisearch.traces.compiled import CompiledTrace
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from hisearch.score.stated import percentile_of, spoken_of, stated
 from hisearch.simulate.engine import simulate_fleet
@@ -17,8 +18,6 @@ from hisearch.simulate.results.tier_series import tier_series
 from hisearch.simulate.results.uses import LinkUse, StoreUse
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from hisearch.api.deployments.simulated import SimulatedRun
     from hisearch.hardware.prices import CostBreakdown, TierCost
     from hisearch.simulate.plans.plan import WorkerPlan

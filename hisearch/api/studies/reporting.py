@@ -13,29 +13,25 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hisearch.api.deployments.replay import price_book
 from hisearch.api.provenance import price_notes, profile_note
 from hisearch.api.run_folder import CONFIDENCE_JOURNAL, JOURNAL, check_one_model
 from hisearch.api.run_lock import is_running
+from hisearch.hardware.prices import CostBreakdown
 from hisearch.report.data.inputs import CostRow, ReportInput, RunRecord, SoFar
 from hisearch.report.words.settings import STAGES
 from hisearch.search.model.simulation_counts import count_simulations
+from hisearch.search.model.trial import Recommendation, Trial
+from hisearch.search.records.journal import SoFar as Journalled
 from hisearch.search.records.journal import read_so_far
 from hisearch.search.select.failure import explain
 from hisearch.search.select.formats import brief_formats, describe_formats
 from hisearch.search.select.pareto import front, hypervolume_progress
 from hisearch.search.select.recommend import nearest_miss, recommend
-from hisearch.search.select.rivals import rivals, worker_kind
+from hisearch.search.select.rivals import Rival, rivals, worker_kind
 from hisearch.specs.documents.resolve import load_study
-
-if TYPE_CHECKING:
-    from hisearch.hardware.prices import CostBreakdown
-    from hisearch.search.model.trial import Recommendation, Trial
-    from hisearch.search.records.journal import SoFar as Journalled
-    from hisearch.search.select.rivals import Rival
-    from hisearch.specs.documents.resolved import ResolvedStudy
+from hisearch.specs.documents.resolved import ResolvedStudy
 
 
 def basic_input(

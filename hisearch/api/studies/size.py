@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.study import Study
+from hisearch.search.model.trial import Trial
 from hisearch.specs.documents.from_question import study_from_question
 from hisearch.specs.documents.question import (
     DEFAULT_ENGINES,
@@ -22,10 +23,6 @@ from hisearch.specs.documents.question import (
     Question,
     split_names,
 )
-
-if TYPE_CHECKING:
-    from hisearch.api.studies.result import StudyResult
-    from hisearch.search.model.trial import Trial
 
 
 def size(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hisearch.api.run_folder import CLOSEUP, JOURNAL, PROVENANCE, check_one_model, ended_in
 from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.study import Study, load_study
+from hisearch.search.model.trial import Trial
 from hisearch.specs.deployments.deployment import DeploymentSpec
-
-if TYPE_CHECKING:
-    from hisearch.search.model.trial import Trial
 
 
 def load_run(run_dir: str | Path) -> StudyResult:

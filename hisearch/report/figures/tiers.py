@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import pandas as pd
 
 from hisearch.report.data.closeup import StoreSeries, TierCurve, TierTimeline, TierUse
 from hisearch.report.figures import theme
 from hisearch.report.figures.theme import COLOURS, GIB, LEGEND, LOG_AXIS, digits, plain, short
 
 if TYPE_CHECKING:
-    import pandas as pd
     import plotly.graph_objects as go
 
 #: A row of ``api.deployments.tiers.tier_rows``: HBM, then each tier below it.

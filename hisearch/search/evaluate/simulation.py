@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from hisearch.hardware.price_book import PriceBook
 from hisearch.hardware.prices import CostBreakdown, ffn_host_name, mean_cost
+from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.device_memory.plan import DoesNotFit, MemoryPlan
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.capacity import capacity
@@ -21,6 +22,7 @@ from hisearch.search.evaluate.world import World
 from hisearch.search.model.deployments import without_replicas
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.simulate.draft_use import token_costs
+from hisearch.simulate.engine import GiveUp
 from hisearch.simulate.plans.agent_memory import AgentsRefused
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.fleet_plan import plan_fleet
@@ -33,16 +35,12 @@ from hisearch.simulate.plans.plan import (
     worker_devices,
 )
 from hisearch.simulate.plans.tiers import TierRefused
+from hisearch.simulate.results.result import Result
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.tier_checks import capacity_problems, of_another_host, spread_of
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.stats import requests_over_window
-
-if TYPE_CHECKING:
-    from hisearch.latency.costs import CompiledCosts
-    from hisearch.simulate.engine import GiveUp
-    from hisearch.simulate.results.result import Result
 
 _Value = TypeVar("_Value")
 

@@ -23,10 +23,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from hisearch.base.dtypes import F8, I4, I8
 from hisearch.kernels.layout import sim as la
@@ -34,9 +35,6 @@ from hisearch.simulate.results.gaps import NOT_MADE, entry_steps, step_log, toke
 from hisearch.simulate.results.residence import Residences, residences
 from hisearch.simulate.results.result import Result
 from hisearch.simulate.results.tables import RequestTable, StepLog
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Most rows of a regular series; longer ones are refused.
 MAX_ROWS = 5_000_000
@@ -223,8 +221,6 @@ def step_series(result: Result) -> pd.DataFrame:
     Raises:
         LogMissing: there is no log.
     """
-    import pandas as pd
-
     steps = step_log(result).steps
     prefill, decode = step_tokens(result)
     used = kv_tokens_used(result)
@@ -265,8 +261,6 @@ def regular_series(result: Result, interval_s: float) -> pd.DataFrame:
         ValueError: the interval is not positive.
         TooManyRows: more than ``MAX_ROWS``.
     """
-    import pandas as pd
-
     at_s = ticks_s(result, interval_s, len(result.workers.steps))
     steps = step_log(result).steps
     prefill, decode = step_tokens(result)

@@ -12,18 +12,14 @@ A store is sampled whenever a worker that it serves forms a batch. Columns
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pandas as pd
 
 from hisearch.base.dtypes import F8, I8
 from hisearch.simulate.results.gaps import step_log
 from hisearch.simulate.results.result import Result
 from hisearch.simulate.results.series import ticks_s
 from hisearch.simulate.results.uses import StoreUse
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Columns of the log, by tier from 1 on.
 _LOGGED = ("host_tokens", "storage_tokens", "farther_tokens")
@@ -37,8 +33,6 @@ def tier_series(result: Result, interval_s: float | None = None) -> pd.DataFrame
         ValueError: the interval is not positive.
         TooManyRows: more than ``series.MAX_ROWS``.
     """
-    import pandas as pd
-
     stores = [store for store in result.stores if store.tier > 0]
     at_s = None if interval_s is None else ticks_s(result, interval_s, max(len(stores), 1))
     frames = [_empty_frame()] if not stores else []
@@ -64,8 +58,6 @@ def tier_series(result: Result, interval_s: float | None = None) -> pd.DataFrame
 
 def _empty_frame() -> pd.DataFrame:
     """No rows."""
-    import pandas as pd
-
     dtypes = {"tier": "i8", "store": "i8", "first_worker": "i8", "workers": "i8", "time_s": "f8"}
     dtypes |= {"held_tokens": "i8", "capacity_tokens": "i8"}
     return pd.DataFrame({name: np.empty(0, dtype) for name, dtype in dtypes.items()})

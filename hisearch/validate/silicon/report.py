@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from hisearch.latency.served_errors import SCORES, plain_name, served_errors
 from hisearch.validate.errors import errors_of
@@ -20,9 +21,6 @@ from hisearch.validate.silicon.pricing import SYSTEMS, NotPriced, Price, Pricer
 from hisearch.validate.silicon.reach import beyond_reach
 from hisearch.validate.silicon.recipes import recipe_of
 from hisearch.validate.silicon.rows import SiliconRow, read_rows
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: (engine, version) of campaigns whose TTFT falls as concurrency grows: a start-up cost of theirs, not the engine's.
 START_UP = frozenset({("trtllm", "1.0.0rc3")})
@@ -191,8 +189,6 @@ _KEY = ["engine", "version", "system", "model", "mode"]
 
 def _table(priced: Iterable[PricedRow]) -> pd.DataFrame:
     """Priced rows: their keys, kinds and signed relative errors."""
-    import pandas as pd
-
     rows = [
         (
             *entry.row.key, entry.row.line, entry.dense, entry.drafted, entry.beyond,
