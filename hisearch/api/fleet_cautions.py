@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from hisearch.score.quantities import quantity, usd
 from hisearch.specs.wording import format_percent, listed
 
 if TYPE_CHECKING:
-    from hisearch.api.fleet_study import FleetResult
+    from hisearch.api.fleet_combined import ModelChoice
+    from hisearch.search.select.fleet_front import Combination
 
 
-def exceeded(result: FleetResult) -> str:
+def exceeded(combinations: Collection[Combination], limits: Sequence[str]) -> str:
     """Why no combination of deployments that meet their SLOs is recommended, and how near the cheapest comes."""
-    limits = list(result.resolved.study.limits_by_name)
-    least = min(result.combinations, key=lambda combination: combination.figures["usd_per_hour"])
+    least = min(combinations, key=lambda combination: combination.figures["usd_per_hour"])
     figures = [f"{name} {quantity(name).show(least.figures[name])}" for name in limits if name in least.figures]
     return (
         f"Every model has deployments that meet its SLO; those of all together exceed the limits on {listed(limits)}. "
@@ -22,37 +23,34 @@ def exceeded(result: FleetResult) -> str:
     )
 
 
-def beside_probability(result: FleetResult) -> tuple[str, ...]:
-    """See ``FleetResult.beside_probability``."""
-    if result.recommendation is None or not result.resolved.study.confidence.at_least:
-        return ()
+def beside_probability(choices: Sequence[ModelChoice]) -> tuple[str, ...]:
+    """Models of which another deployment was taken than their own search recommends."""
     return tuple(
         name
-        for name, own, trial in result.choices(result.recommendation)
-        if own.recommendation is not None and trial.number != own.recommendation.trial.number
+        for name, result, trial in choices
+        if result.recommendation is not None and trial.number != result.recommendation.trial.number
     )
 
 
-def cautions_of(result: FleetResult) -> tuple[str, ...]:
-    """See ``FleetResult.cautions``."""
+def cautions_of(choices: Sequence[ModelChoice]) -> tuple[str, ...]:
+    """What each model's own report would caution about its part, and how likely that holds."""
     from hisearch.report.pages.page import cautions
     from hisearch.report.words.cautions import how_sure
 
-    if result.recommendation is None:
-        return ()
     said = []
-    for name, own, trial in result.choices(result.recommendation):
-        report = own.report_input()
-        number = None if own.recommendation is None else own.recommendation.trial.number
-        if trial.number == number:
+    for name, result, trial in choices:
+        report = result.report_input()
+        own = None if result.recommendation is None else result.recommendation.trial.number
+        if trial.number == own:
             said += [f"{name}: {note.title}: {note.brief}." for note in cautions(report)]
         error = report.provenance.profile.relative_error
-        said += [f"{name}: {sentence}" for sentence in how_sure(trial, number, report.confidence, error)]
-    wanted = result.resolved.study.confidence.at_least
-    if result.beside_probability and wanted is not None:
-        limits = listed(list(result.resolved.study.coupling))
-        said.append(
-            f"The deployments that hold with {format_percent(wanted)} exceed the limits on {limits} together: "
-            f"{listed(list(result.beside_probability))} had to take another, as simulated."
-        )
+        said += [f"{name}: {sentence}" for sentence in how_sure(trial, own, report.confidence, error)]
     return tuple(dict.fromkeys(said))
+
+
+def past_limits(names: Sequence[str], wanted: float, limits: Sequence[str]) -> str:
+    """That these models had to take another deployment than one that holds with the probability ``wanted``."""
+    return (
+        f"The deployments that hold with {format_percent(wanted)} exceed the limits on {listed(limits)} together: "
+        f"{listed(names)} had to take another, as simulated."
+    )

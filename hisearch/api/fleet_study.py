@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.fleet_cautions import beside_probability, cautions_of, exceeded
+from hisearch.api.fleet_cautions import beside_probability, cautions_of, exceeded, past_limits
 from hisearch.api.run_folder import (
     JOURNAL,
     MODELS,
@@ -188,7 +188,7 @@ class FleetResult(Shown):
             return ""
         if self.missed:
             return f"Nothing that was simulated meets the SLO of {listed(self.missed)}."
-        return exceeded(self)
+        return exceeded(self.combinations, list(self.resolved.study.limits_by_name))
 
     @property
     def unsure(self) -> bool:
@@ -198,12 +198,19 @@ class FleetResult(Shown):
     @cached_property
     def beside_probability(self) -> tuple[str, ...]:
         """Models whose deployment the limits chose as simulated, in place of that with the requested probability."""
-        return beside_probability(self)
+        if self.recommendation is None or not self.resolved.study.confidence.at_least:
+            return ()
+        return beside_probability(self.choices(self.recommendation))
 
     @cached_property
     def cautions(self) -> tuple[str, ...]:
         """What each model's own report would caution about its part of the recommendation, and how likely it holds."""
-        return cautions_of(self)
+        if self.recommendation is None:
+            return ()
+        said, wanted = cautions_of(self.choices(self.recommendation)), self.resolved.study.confidence.at_least
+        if not self.beside_probability or not wanted:
+            return said
+        return (*said, past_limits(self.beside_probability, wanted, self.resolved.study.coupling))
 
     @cached_property
     def tokens(self) -> tuple[float, ...]:
