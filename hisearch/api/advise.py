@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hisearch.api.deployments.deployment import simulate_deployment
-from hisearch.api.observe import DEPLOYMENT, TRACE, WORKLOAD
+from hisearch.api.observe import DEPLOYMENT, observed_load
 from hisearch.api.studies.exporting import launch_of
 from hisearch.api.studies.study import Study
 from hisearch.base.shown import Shown
@@ -163,9 +163,7 @@ def advise(
     resolved = load_deployment(folder / DEPLOYMENT, settings, catalogue)
     if len(resolved.deployment.pools) > 1:
         raise resolved.document.error("spec.pools", "servers that are set alike are compared; observe one kind of them")
-    load = next((folder / name for name in (TRACE, WORKLOAD) if (folder / name).is_file()), None)
-    if load is None:
-        raise FileNotFoundError(f"{folder}: expected {TRACE} or {WORKLOAD}; observe until enough requests have ended")
+    load = observed_load(folder)
     slo_ref, slo_spec = _slo(slo, catalogue)
     current = simulate_deployment(resolved, load, slo=slo_spec, catalogue=catalogue)
     spec = {

@@ -7,13 +7,16 @@ steps and of its front end, until both are known well enough or the time is up.
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from hisearch.api.deployments.deployment import plan_pool
-from hisearch.api.observe import DEPLOYMENT, OBSERVATION, STEPS
+from hisearch.api.deployments.deployment import plan_pool, simulate_deployment
+from hisearch.api.deployments.steps_off import chance_to_hold
+from hisearch.api.observe import DEPLOYMENT, OBSERVATION, STEPS, observed_load
 from hisearch.api.run_folder import write_text
 from hisearch.base.shown import Shown
 from hisearch.calibrate.profiles import Calibrated, LoggedWorker, calibrate_log
@@ -46,10 +49,30 @@ from hisearch.traces.importers import read_measurements
 
 #: Experiments between two fits.
 ROUND = 8
+#: Draws of step times behind the chance that an SLO holds.
+DRAWS = 64
 #: Share of a benchmark's requests by which the server's own count of them may differ: some send one ahead.
 OTHERS = 0.02
 #: The profile, and what was measured, in the observation's folder.
 PROFILE, DRIVEN, PROBES = "profile.yaml", "driven.jsonl", "front-end.jsonl"
+
+
+class Chances(NamedTuple):
+    """How likely the observed deployment holds an SLO on the observed load, by the errors that profiles state.
+
+    before: by the profile that the deployment names. now: by the calibrated one.
+    """
+
+    before: float
+    now: float
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return (
+            f"with {format_percent(self.now)} on the observed load, by the errors of these steps; "
+            f"{format_percent(self.before)} by those of the profile before"
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,7 +80,8 @@ class CalibratedServer(Shown):
     """A profile, and what it rests on.
 
     steps: that it was fitted to. experiments: that were sent. front_end: None where nothing was sent. error: the
-    largest median over kinds of steps, held out. reached: whether that is within what was asked for.
+    largest median over kinds of steps, held out. reached: whether that is within what was asked for. chances: that an
+    SLO holds on the observed load, where one was named.
     """
 
     calibrated: Calibrated
@@ -69,6 +93,7 @@ class CalibratedServer(Shown):
     reached: bool
     driven: tuple[LoggedStep, ...]
     samples: tuple[FrontEndSample, ...]
+    chances: Chances | None = None
 
     def facts(self) -> dict[str, str]:
         """See ``Shown``."""
@@ -94,6 +119,8 @@ class CalibratedServer(Shown):
             if self.front_end.client_s:
                 facts["client"] = f"{1e3 * self.front_end.client_s:+.2g} ms of it a request: the benchmark's own"
             facts["sent"] = f"{counted(self.experiments, 'experiment')} in {self.seconds:.0f} s"
+        if self.chances is not None:
+            facts["the SLO holds"] = self.chances.text
         return facts
 
     def write(self, folder: Path, output: Path | None = None) -> list[Path]:
@@ -131,6 +158,7 @@ def calibrate_server(
     seed: int = 0,
     clients: Sequence[ClientSample] = (),
     benchmark: Path | None = None,
+    slo: str | None = None,
     report: Callable[[float, str], None] = lambda passed_s, said: None,
 ) -> CalibratedServer:
     """Fit a profile to an observation, and to requests that are sent.
@@ -148,6 +176,8 @@ def calibrate_server(
         seed: of the prompts.
         clients: benchmarks that ran on the server, whose client is to be predicted; only with ``drive``.
         benchmark: results of one that ran just while the server was observed, steps included: a client too.
+        slo: a phrase, a name or a path: how likely the observed deployment holds it on the observed load is stated, by
+            the profile before and by this one.
         report: is told the seconds passed, and what is known by then.
 
     Raises:
@@ -184,11 +214,29 @@ def calibrate_server(
     calibrated = calibrate_log(
         fitted, worker, measured=measured, source=source, name=name, front_end=front_end, with_excess=log is not None
     )
-    worst = calibrated.profile.relative_error
+    worst, passed_s = calibrated.profile.relative_error, time.monotonic() - began
     return CalibratedServer(
-        calibrated, len(fitted.latency_s), len(outcomes), time.monotonic() - began, front_end, worst, worst <= error,
-        tuple(driven), tuple(samples),
+        calibrated, len(fitted.latency_s), len(outcomes), passed_s, front_end, worst, worst <= error,
+        tuple(driven), tuple(samples), None if slo is None else _chances(folder, calibrated, slo, seed),
     )  # fmt: skip
+
+
+def _chances(folder: Path, calibrated: Calibrated, slo: str, seed: int) -> Chances:
+    """Of the observed deployment on the observed load.
+
+    Raises:
+        FileNotFoundError: the folder has no load.
+    """
+    load = observed_load(folder)
+
+    def chance(*settings: str) -> float:
+        resolved = load_deployment(folder / DEPLOYMENT, settings)
+        return chance_to_hold(simulate_deployment(resolved, load, slo=slo), DRAWS, seed)
+
+    with tempfile.TemporaryDirectory() as place:
+        profile = Path(place) / PROFILE
+        profile.write_text(calibrated.yaml, encoding="utf-8")
+        return Chances(chance(), chance(f"spec.profile={profile}"))
 
 
 def client_of(folder: Path, benchmark: Path, log: StepLog | None) -> ClientSample:

@@ -286,6 +286,18 @@ def _logs(folder: Path | None) -> tuple[Path | None, tuple[Path, ...]]:
     return (traces[0] if traces else None), steps
 
 
+def observed_load(folder: Path) -> Path:
+    """An observation's trace, else its fitted workload.
+
+    Raises:
+        FileNotFoundError: the folder has neither.
+    """
+    load = next((folder / name for name in (TRACE, WORKLOAD) if (folder / name).is_file()), None)
+    if load is None:
+        raise FileNotFoundError(f"{folder}: expected {TRACE} or {WORKLOAD}; observe until enough requests have ended")
+    return load
+
+
 def _plain(histogram: Histogram) -> dict[str, Any]:
     """Finite bounds alone: the last count is of all values."""
     return {"bounds": list(histogram.bounds[:-1]), "counts": list(histogram.counts), "sum": histogram.total}

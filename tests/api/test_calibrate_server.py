@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hisearch.api.deployments.deployment import simulate_deployment
 from hisearch.api.drive import calibrate_server, client_of
 from hisearch.api.observe import DEPLOYMENT, OBSERVATION, STEPS
 from hisearch.calibrate.served.front_end import ClientSample
@@ -84,3 +85,26 @@ def test_a_benchmark_needs_the_server_for_itself_and_its_steps(tmp_path: Path) -
 def test_a_client_needs_the_one_that_it_is_held_against(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="name a server with drive"):
         calibrate_server(observed(tmp_path, 0.0), clients=[ClientSample(60, 0.05, 0.045, 2.0)])
+
+
+def test_what_it_did_for_the_probability_of_an_slo(tmp_path: Path) -> None:
+    """Steps of one and a half times the law's length: a bound between both holds before, and does not any more."""
+    folder = observed(tmp_path, 0.0)
+    write_jsonl(folder / STEPS, drawn_steps(600), 1.5 * timed(SCALED, drawn_steps(600)))
+    deployment = folder / DEPLOYMENT
+    deployment.write_text(deployment.read_text().replace("profile: roofline", "profile: vllm-h100-sxm"))
+    with pytest.raises(FileNotFoundError, match=r"expected trace.jsonl or workload.yaml"):
+        calibrate_server(folder, slo="tpot p95 < 1s")
+    (folder / "workload.yaml").write_text(
+        "apiVersion: hisearch/v1\nkind: Workload\nmetadata: {name: w}\nspec:\n  generator:\n    requests: 80\n"
+        "    arrivals: {process: poisson, rate_rps: 4}\n"
+        "    first_input: {distribution: constant, scale_tokens: 500}\n"
+        "    output: {distribution: constant, scale_tokens: 60}\n"
+    )
+    plain = simulate_deployment(deployment, folder / "workload.yaml").metrics["tpot_p95_s"]
+    server = calibrate_server(folder, slo=f"tpot p95 < {1.25 * plain:.6f}s")
+    assert server.chances is not None
+    assert server.chances.before > 0.8
+    assert server.chances.now < 0.1
+    assert server.facts()["the SLO holds"].startswith(f"with {100 * server.chances.now:.0f} % on the observed load")
+    assert calibrate_server(folder, slo="tpot p95 < 1s").chances == (1.0, 1.0)

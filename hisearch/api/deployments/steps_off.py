@@ -1,14 +1,19 @@
-"""What the stated error of step times may change: a deployment once more, with all steps as much slower, or faster."""
+"""What the stated errors of step times may change: a deployment once more, its steps slower or faster by as much."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hisearch.api.deployments.simulated import SimulatedRun
+from hisearch.latency.costs import CompiledCosts
 from hisearch.score.terms import Check, check_to_dict
-from hisearch.search.confidence.uncertainty import REGIMES, with_factors
+from hisearch.search.confidence.uncertainty import REGIMES, factors_of, normal_draws, with_factors
 from hisearch.simulate.engine import EngineOutOfMemory, EngineStuck, simulate_fleet
+
+#: Correlation of the regimes' errors, a study's own default.
+CORRELATION = 0.5
 
 
 @dataclass(frozen=True)
@@ -40,17 +45,43 @@ def with_steps_off(simulated: SimulatedRun) -> StepsOff | None:
     errors = [pool.plan.costs.relative_error for pool in simulated.fleet.pools]
     if simulated.feasible is None or not max(errors) > 0:
         return None
-    slower, pools = simulated.feasible, []
-    for pool, error in zip(simulated.fleet.pools, errors, strict=True):
-        factor = 1.0 + error if slower else 1.0 / (1.0 + error)
-        costs = with_factors(pool.plan.costs, dict.fromkeys(REGIMES, factor))
-        pools.append(replace(pool, plan=replace(pool.plan, costs=costs)))
+    slower = simulated.feasible
+
+    def factors(costs: CompiledCosts) -> dict[str, float]:
+        factor = 1.0 + costs.relative_error if slower else 1.0 / (1.0 + costs.relative_error)
+        return dict.fromkeys(REGIMES, factor)
+
+    off = with_step_times(simulated, factors)
+    if off is None:
+        return StepsOff(max(errors), slower, False, ())
+    return StepsOff(max(errors), slower, bool(off.feasible), tuple(off.score.slo))
+
+
+def with_step_times(
+    simulated: SimulatedRun, factors: Callable[[CompiledCosts], dict[str, float]]
+) -> SimulatedRun | None:
+    """Simulate it once more with ``factors`` on the steps of each pool, by regime; None where an engine would halt."""
+    pools = [
+        replace(pool, plan=replace(pool.plan, costs=with_factors(pool.plan.costs, factors(pool.plan.costs))))
+        for pool in simulated.fleet.pools
+    ]
     fleet = replace(simulated.fleet, pools=tuple(pools))
     try:
         result = simulate_fleet(
             fleet, simulated.trace, seed=simulated.seed, horizon_s=simulated.horizon_s, load=simulated.load
         )
     except (EngineStuck, EngineOutOfMemory):
-        return StepsOff(max(errors), slower, False, ())
-    off = replace(simulated, fleet=fleet, result=result)
-    return StepsOff(max(errors), slower, bool(off.feasible), tuple(off.score.slo))
+        return None
+    return replace(simulated, fleet=fleet, result=result)
+
+
+def chance_to_hold(simulated: SimulatedRun, draws: int, seed: int) -> float:
+    """Share of ``draws`` of the step times, by what their profiles state of their errors, under which the SLO is met.
+
+    The traffic is as it was.
+    """
+    runs = (
+        with_step_times(simulated, lambda costs, normal=normal: factors_of(costs, normal, CORRELATION))  # type: ignore[misc]
+        for normal in normal_draws(draws, seed)
+    )
+    return sum(run is not None and bool(run.feasible) for run in runs) / draws

@@ -141,6 +141,10 @@ def server(
             help="Results of a benchmark that ran while the server was observed: its client is predicted too.",
         ),
     ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option("--slo", metavar="SLO", help="Say how likely it holds on the observed load, before and now."),
+    ] = None,
     source: options.Source = "own measurements",
     name: Annotated[str | None, typer.Option("--name", help="Of the profile.")] = None,
     output: Annotated[
@@ -178,7 +182,8 @@ def server(
 
         server = calibrate_server(
             observed, drive=drive, seconds=seconds, error=error, token=token, headers=headers or (), ca=ca,
-            source=source, name=name, seed=seed, benchmark=benchmark, report=report,
+            source=source, name=name, seed=seed, benchmark=benchmark, slo=slo,
+            report=report,
         )  # fmt: skip
         if progress is not None and drive is not None:
             progress.finished()
@@ -186,7 +191,13 @@ def server(
     profile = server.calibrated.profile
     facts = {"name": server.calibrated.name, "error": server.error, "reached": server.reached}
     front_end = None if server.front_end is None else server.front_end.times.model_dump()
-    data = facts | {"errors": profile.regressions[0].model_dump()["errors"], "front_end": front_end, "files": written}
+    chances = None if server.chances is None else server.chances._asdict()
+    data = facts | {
+        "errors": profile.regressions[0].model_dump()["errors"],
+        "front_end": front_end,
+        "chances": chances,
+        "files": written,
+    }
     out.result(as_json, lambda: data, lambda: out.pairs(server.facts() | {"written": ", ".join(map(str, written))}))
     if not server.reached:
         out.note(f"steps are known within {format_percent(server.error, 1)}, not within {format_percent(error, 1)}")
