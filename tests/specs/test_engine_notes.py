@@ -9,7 +9,6 @@ import pytest
 import hisearch
 from hisearch.specs.checks.tier_notes import UNREAD, tier_notes
 from hisearch.specs.documents.resolve import load_deployment
-from hisearch.specs.errors import SpecError
 from hisearch.specs.workloads.workload import GeneratorSpec
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.generate import generate_trace
@@ -56,7 +55,7 @@ def test_a_fabric_that_nothing_crosses_is_left_alone(tmp_path: Path) -> None:
     assert run.metrics == hisearch.simulate_deployment(written(tmp_path, "name: vllm"), trace).metrics
 
 
-def test_prefill_and_decode_workers_run_one_engine(tmp_path: Path) -> None:
+def test_kv_for_another_engine_is_noted(tmp_path: Path) -> None:
     path = tmp_path / "pd.yaml"
     path.write_text(
         "apiVersion: hisearch/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  model: llama-3.1-8b\n"
@@ -64,5 +63,8 @@ def test_prefill_and_decode_workers_run_one_engine(tmp_path: Path) -> None:
         "    - {name: p, role: prefill, accelerator: h100-sxm, engine: {name: sglang}}\n"
         "    - {name: d, role: decode, accelerator: h100-sxm, engine: {name: vllm}}\n"
     )
-    with pytest.raises(SpecError, match=r"pools\.1\.engine\.name: vllm, but pool p runs sglang"):
-        load_deployment(path)
+    (note,) = tier_notes(load_deployment(path))
+    assert note.key == "spec.pools.1.engine.name"
+    assert note.message.startswith("vllm, but pool p runs sglang")
+    path.write_text(path.read_text().replace("name: sglang", "name: vllm"))
+    assert not tier_notes(load_deployment(path))

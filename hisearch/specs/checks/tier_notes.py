@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from hisearch.base.policies import WRITE_POLICIES
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.checks.checks import cpu_memory_note
-from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.tier_checks import TierProblem, capacity_problems, other_memory, spread_of
 from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.errors import Problem
@@ -30,6 +30,7 @@ def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
     for index, pool in enumerate(resolved.deployment.pools):
         host_name = pool.host or resolved.accelerators[pool.accelerator].spec.host
         notes = [*_unread(pool), *_without_effect(pool), *_without_windows(resolved, pool)]
+        notes += _other_engine(resolved.deployment, pool)
         if host_name is not None:
             host = resolved.hosts[host_name].spec
             notes += other_memory(pool.tiers, media, host_name, host)
@@ -50,6 +51,17 @@ def _unread(pool: PoolSpec) -> Iterator[TierProblem]:
             yield TierProblem(
                 f"engine.{name}", f"{value}: {ENGINE_TITLES[pool.engine.name]} has none; it changes nothing"
             )
+
+
+def _other_engine(deployment: DeploymentSpec, pool: PoolSpec) -> Iterator[TierProblem]:
+    """Decode workers of another engine than the prefill workers that send them KV."""
+    if pool.role != "decode":
+        return
+    for other in deployment.pools:
+        alike = deployment.model_ref(other) == deployment.model_ref(pool)
+        if other.role == "prefill" and alike and other.engine.name != pool.engine.name:
+            message = f"{pool.engine.name}, but pool {other.name} runs {other.engine.name}: "
+            yield TierProblem("engine.name", f"{message}as released no engine takes another one's KV")
 
 
 def _without_effect(pool: PoolSpec) -> Iterator[TierProblem]:

@@ -201,11 +201,6 @@ def _check_disaggregated(deployment: DeploymentSpec) -> None:
     first: dict[str, PoolSpec] = {}
     for index, pool in enumerate(pools):
         like = first.setdefault(deployment.model_ref(pool), pool)
-        if pool.role != "unified" and pool.engine.name != like.engine.name:
-            raise KeyedError(
-                ("pools", index, "engine", "name"),
-                f"{pool.engine.name}, but pool {like.name} runs {like.engine.name}: no engine takes another one's KV",
-            )
         if pool.role != "unified" and pool.kv_dtype != like.kv_dtype:
             raise KeyedError(
                 ("pools", index, "kv_dtype"),
