@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hisearch.api.observe import Observation, observe_servers
+from hisearch.observe import sglang_drafts
 from hisearch.observe.client import ServerError
 from hisearch.observe.prometheus import parse_metrics
-from hisearch.observe.servers import sglang
 from hisearch.observe.servers.vllm import drafts_of
 from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.documents.resolve import load_deployment
@@ -142,7 +142,7 @@ MEAN = "sglang:spec_accept_length 2.44\n"
 def test_sglangs_drafts_are_told_by_their_mean(
     arguments: dict[str, object], metrics: str, speculation: tuple[str, list[float], str | None] | None, note: str
 ) -> None:
-    drafts, doubt = sglang.drafts_of(SGLANG_DRAFTS | arguments, parse_metrics(metrics))
+    drafts, doubt = sglang_drafts.drafts_of(SGLANG_DRAFTS | arguments, parse_metrics(metrics))
     assert re.search(note, doubt)
     assert bool(note) == bool(doubt)
     spec = None if drafts is None else SpeculationSpec.model_validate(drafts)
