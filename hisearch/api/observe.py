@@ -31,8 +31,6 @@ from hisearch.observe.watch import Watched, Window, find, watch, window_of
 from hisearch.observe.words import how_it_fares, what_is_odd
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.documents.catalogue import Catalogue
-from hisearch.specs.documents.resolve import load_deployment
-from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.wording import counted
 
 #: Files that an observation writes.
@@ -259,6 +257,7 @@ def _from_anywhere(ref: str) -> str:
 def _planned_kv_tokens(deployment: Mapping[str, Any], catalogue: Catalogue) -> int | None:
     """KV tokens that a worker of the first pool is simulated with; None where it cannot be planned."""
     from hisearch.api.deployments.deployment import plan_pool
+    from hisearch.api.observed import resolved_deployment
 
     try:
         return plan_pool(resolved_deployment(deployment, catalogue), 0).kv_capacity_tokens
@@ -301,17 +300,3 @@ def observed_load(folder: Path) -> Path:
 def _plain(histogram: Histogram) -> dict[str, Any]:
     """Finite bounds alone: the last count is of all values."""
     return {"bounds": list(histogram.bounds[:-1]), "counts": list(histogram.counts), "sum": histogram.total}
-
-
-def resolved_deployment(spec: Mapping[str, Any], catalogue: Catalogue) -> ResolvedDeployment:
-    """A deployment that is in no file yet.
-
-    Raises:
-        SpecError: it is not valid, or names nothing.
-    """
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="hisearch-") as folder:
-        path = Path(folder) / "deployment.yaml"
-        path.write_text(document_text("Deployment", "observed", "", dict(spec)), encoding="utf-8")
-        return load_deployment(path, (), catalogue)

@@ -12,7 +12,7 @@ import yaml
 from hisearch.export.context import OF_NO_STUDY, ExportContext
 from hisearch.export.engines.launch import Launch
 from hisearch.export.servers.containers import memory_gib
-from hisearch.export.servers.exported import OWN_LABEL, PRODUCT_LABEL, PRODUCTS, node_label
+from hisearch.export.servers.node_labels import OWN_LABEL, PRODUCT_LABEL, PRODUCTS, node_label
 from hisearch.specs.documents.catalogue import Catalogue
 from tests.export import forms
 from tests.export.conftest import export_all, make_accelerator, make_deployment, make_model

@@ -13,7 +13,7 @@ import yaml
 from hisearch.base.engine_rules import MODELLED
 from hisearch.export.engines.launch import ExportError
 from hisearch.export.engines.releases import READ, exported_release
-from hisearch.export.servers.exported import node_label
+from hisearch.export.servers.node_labels import node_label
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from tests.export import forms
 from tests.export.command_lines import OF_DYNAMO, parse

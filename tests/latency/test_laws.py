@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from laws import CURVE, DECODE, GEMM, LAWS, MOE, PREFILL, SHEET
 
 from hisearch.calibrate.routing import power_law
-from hisearch.latency.estimators.scaled import ScaledEstimator, beyond
+from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.laws.attention import Heads, decode_s, prefill_s, relative_rate
 from hisearch.latency.laws.collectives import Collectives, curve_for, curve_s
 from hisearch.latency.laws.gemm import gemm_s, quantise_s
 from hisearch.latency.laws.moe import POPULARITY, TILE_TOKENS, Experts, Routing, dealt, drawn, moe_s
+from hisearch.latency.laws.ranges import beyond
 from hisearch.latency.laws.sheet import Sheet, corrected, p_norm, waves
 from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.sharding import Parallelism

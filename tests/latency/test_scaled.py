@@ -14,10 +14,11 @@ from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import build_estimator
 from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.laws.model import weights_law
+from hisearch.latency.laws.steps import rising, token_grid
 from hisearch.latency.parameters import matrices, weight_bytes_per_rank
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism, shard
-from hisearch.latency.workers.scaled import QUANTISED_SEPARATELY, rising, token_grid
+from hisearch.latency.workers.scaled import QUANTISED_SEPARATELY
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.host import EngineOverhead

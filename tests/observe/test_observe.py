@@ -12,7 +12,7 @@ from hisearch.api.observe import Observation, observe_servers
 from hisearch.observe import sglang_drafts
 from hisearch.observe.client import ServerError
 from hisearch.observe.prometheus import parse_metrics
-from hisearch.observe.servers.vllm import drafts_of
+from hisearch.observe.vllm_drafts import drafts_of
 from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.documents.resolve import load_deployment
 from tests.observe.mock_server import Reply, recorded, served, vllm

@@ -16,6 +16,7 @@ from hisearch.export.engines.weights import Checkpoint, needs_checkpoint, weight
 from hisearch.export.rendering import resource_name
 from hisearch.export.servers.containers import Container, engine_image
 from hisearch.export.servers.fronts import Front, front_of
+from hisearch.export.servers.node_labels import node_label
 from hisearch.export.servers.placement import SERVICE_PORTS, Server, nodes_of, place
 from hisearch.export.servers.roles import check_expressible, check_spanning, is_disaggregated
 from hisearch.latency.parameters import weight_bytes_per_rank
@@ -287,31 +288,3 @@ def _download_bytes(launch: Launch) -> float:
     published = launch.model.weight_dtype
     weight_dtype = published if needs_checkpoint(launch) is None else launch.pool.weight_dtype or published
     return weight_bytes_per_rank(launch.model, 1, weight_dtype)
-
-
-#: Label that NVIDIA's GPU feature discovery gives nodes: the driver's product name, spaces as hyphens
-#: (NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery). A time-sliced or partitioned GPU has a suffix, and does not
-#: match.
-PRODUCT_LABEL = "nvidia.com/gpu.product"
-PRODUCTS = {
-    "a100-80gb": "NVIDIA-A100-SXM4-80GB",
-    "a6000": "NVIDIA-RTX-A6000",
-    "b200": "NVIDIA-B200",
-    "b300": "NVIDIA-B300-SXM6-AC",
-    "gb200": "NVIDIA-GB200",
-    "gb300": "NVIDIA-GB300",
-    "h100-sxm": "NVIDIA-H100-80GB-HBM3",
-    "h20": "NVIDIA-H20",
-    "h200": "NVIDIA-H200",
-    "l40s": "NVIDIA-L40S",
-    "rtx4090": "NVIDIA-GeForce-RTX-4090",
-}
-
-#: Label of nodes with any other accelerator, which the user sets.
-OWN_LABEL = "hisearch/accelerator"
-
-
-def node_label(accelerator: str) -> tuple[str, str]:
-    """Label and value of nodes with an accelerator of the catalogue, or of the user's own."""
-    product = PRODUCTS.get(accelerator)
-    return (OWN_LABEL, resource_name(accelerator)) if product is None else (PRODUCT_LABEL, product)

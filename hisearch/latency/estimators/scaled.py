@@ -12,6 +12,7 @@ from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import with_overhead
 from hisearch.latency.laws.collectives import curve_for
 from hisearch.latency.laws.model import decode_heads, law_of, prefill_heads, weights_law
+from hisearch.latency.laws.ranges import beyond
 from hisearch.latency.operators import ACTIVATION_BYTES
 from hisearch.latency.parameters import matrices
 from hisearch.latency.priced import PricedWorker
@@ -20,7 +21,7 @@ from hisearch.latency.sharding import moe_layers, shard
 from hisearch.latency.workers.roofline import attained_worker, format_warnings
 from hisearch.latency.workers.scaled import SMALL, ScaledWorker
 from hisearch.specs.base import DType
-from hisearch.specs.machines.laws import CollectiveCurve, DecodeTerms, LawTerms, PrefillTerms, SparseTerms
+from hisearch.specs.machines.laws import CollectiveCurve, DecodeTerms, PrefillTerms, SparseTerms
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.models.pages import page_warnings
@@ -199,18 +200,3 @@ class ScaledEstimator(ProfileEstimator):
                 warnings += beyond(matrix.name, self.laws.gemm[name], n=matrix.outputs, k=matrix.inputs)
         warnings += beyond("prefill attention", worker.prefill, heads=worker.prefill_heads.heads)
         return warnings + beyond("decode attention", worker.decode, heads=worker.decode_heads.heads)
-
-
-#: Factor beyond a measured range without a warning.
-_RANGE_TOLERANCE = 1.001
-
-
-def beyond(family: str, terms: LawTerms, **dimensions: float) -> list[str]:
-    """A warning for each dimension outside its measured range; dimensions without a range are skipped."""
-    warnings = []
-    for name, value in dimensions.items():
-        low, high = terms.ranges.get(name, (value, value))
-        if not low / _RANGE_TOLERANCE <= value <= high * _RANGE_TOLERANCE:
-            what = name.replace("_", " ")
-            warnings.append(f"{family}: {what} {value:g} is outside the measured {low:g} to {high:g}")
-    return warnings

@@ -14,8 +14,6 @@ formats, with a warning. Steps within a CUDA graph are priced at the graph's siz
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +32,7 @@ from hisearch.latency.laws.model import law_of
 from hisearch.latency.laws.moe import Experts, drawn, moe_s
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.laws.sparse import dense_s, indexer, sparse_decode_s, sparse_prefill_s
+from hisearch.latency.laws.steps import rising
 from hisearch.latency.operators import ACTIVATION_BYTES, Operator
 from hisearch.latency.parameters import Matrix, lm_head, matrices
 from hisearch.latency.sharding import Shard, linear_layers, moe_layers, window_layers
@@ -326,29 +325,3 @@ class ScaledWorker:
     def _hidden_s(self, launch_s: float) -> float:
         """The part of a kernel's launch time that a step does not pay."""
         return (1.0 - self.launch_share) * launch_s
-
-
-@functools.lru_cache(maxsize=16)
-def token_grid(limit: int) -> F8:
-    """Counts at which a law of tokens is evaluated: each up to 64, then 64 per octave."""
-    counts, step = list(range(1, min(limit, 64) + 1)), 1
-    while counts[-1] < limit:
-        step = max(step, 1 << max((counts[-1]).bit_length() - 6, 0))
-        counts.append(min(counts[-1] + step, limit))
-    return np.asarray(counts, dtype=np.float64)
-
-
-def rising(law: Callable[[F8], F8], limit: int, padded: Sequence[int]) -> F8:
-    """A law of units as a table of ``limit + 1`` entries that never falls; entry 0 is 0.
-
-    Units up to the last of ``padded`` are priced at the next padded size.
-    """
-    grid = token_grid(limit)
-    values = np.maximum.accumulate(law(grid))
-    units = np.arange(1.0, limit + 1.0)
-    if padded:
-        sizes = np.asarray([size for size in padded if size <= limit], dtype=np.float64)
-        index = np.searchsorted(sizes, units)
-        inside = index < len(sizes)
-        units[inside] = sizes[index[inside]]
-    return np.concatenate(([0.0], np.interp(units, grid, values)))

@@ -26,9 +26,9 @@ from hisearch.search.confidence.likely_alternatives import (
     draws_over_window,
     keeps_formats,
     likeliest_for_less,
-    likely_price_break_evens,
     likely_with_own_formats,
 )
+from hisearch.search.confidence.likely_prices import likely_price_break_evens
 from hisearch.search.confidence.misses import MOST_DRAWS, Misses, find_misses
 from hisearch.search.confidence.step_sensitivity import MAX_ALTERNATIVES, SCALED, SIMULATIONS
 from hisearch.search.driver import SearchOutcome

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from hisearch.hardware.price_book import PriceBook
 from hisearch.search.confidence.answer import Priced
 from hisearch.search.confidence.assessment import Assessment, Assessor
-from hisearch.search.confidence.assurance import GROWN, Likelihood, Walk, no_wider
+from hisearch.search.confidence.assurance import GROWN, Likelihood, Walk
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import Trial, price_of, rejects_beyond_window
-from hisearch.search.select.price_sensitivity import Checked, PriceBreakEven, price_break_evens
 from hisearch.specs.deployments.deployment import DeploymentSpec
 
 #: Rejected deployments that get a quarter of the draws, and of these how many get all, to find the likeliest.
@@ -70,40 +68,3 @@ def draws_over_window(assessor: Assessor, trial: Trial, draws: int, at_least: fl
     """
     missed = sum(rejects_beyond_window(seen.slo) for seen in assessor.known(trial.deployment, range(draws)))
     return missed if missed > (1.0 - at_least) * draws + 1e-9 else 0
-
-
-#: Most prices that are named as changing the answer.
-PRICES = 6
-
-
-def likely_price_break_evens(
-    book: PriceBook,
-    trials: Sequence[Trial],
-    best: Trial,
-    at_least: float | None,
-    look: Callable[[Trial], Assessment | None],
-) -> tuple[PriceBreakEven, ...]:
-    """The nearest of ``price_break_evens``, without trials that a few draws show to be less likely than required.
-
-    Args:
-        book: today's prices.
-        trials: all of them.
-        best: the recommendation.
-        at_least: the required probability; None: no trial is looked at.
-        look: simulates a trial under a few draws; None where no simulation is left for it.
-    """
-    rejected: list[Trial] = []
-
-    def check(trial: Trial) -> Checked | None:
-        if at_least is None:
-            return None
-        if any(no_wider(trial, other) for other in rejected):
-            return Checked(0, 0, may_do=False)
-        assessed = look(trial)
-        if assessed is None or not assessed.draws:
-            return None
-        may_do = assessed.all_terms_range[1] >= at_least
-        rejected.extend([trial] * (not may_do))
-        return Checked(round(assessed.all_terms * assessed.draws), assessed.draws, may_do)
-
-    return tuple(price_break_evens(book, trials, best, check=check, most=PRICES))

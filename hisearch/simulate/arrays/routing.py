@@ -11,13 +11,12 @@ import numpy as np
 from hisearch.base import blake3
 from hisearch.base.dtypes import I4
 from hisearch.base.policies import ROUTERS, UNLIMITED
-from hisearch.base.router_rules import ROUTER_RULES
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.traffic import flow
 from hisearch.simulate.arrays.records import record, records
 from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.specs.deployments.router_rules import router_rules_in_force
 from hisearch.specs.deployments.routing import RouterSpec
-from hisearch.specs.versions import precedes
 from hisearch.traces.compiled import TraceArrays
 
 #: Points of each member on the ring of consistent hashing.
@@ -233,8 +232,3 @@ def _ring(routes: Any, hashes: list[int]) -> tuple[np.ndarray, np.ndarray]:
     owner = np.broadcast_to(members, (RING_POINTS, len(members))).ravel()
     order = np.argsort(points, kind="stable")
     return points[order], owner[order].astype(np.int32)
-
-
-def router_rules_in_force(version: str) -> dict[str, bool]:
-    """Whether each rule of sglang-router holds in release ``version``, by name."""
-    return {rule.name: not precedes(version, rule.since) for rule in ROUTER_RULES}

@@ -8,11 +8,10 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from hisearch.specs.workloads.workload import TraceFileSpec
 from hisearch.traces.changes.leaving_out import without_long
 from hisearch.traces.changes.spreading import spread_arrivals, starts_on_quantum
 from hisearch.traces.history import with_history
+from hisearch.traces.importers.hints import hint
 from hisearch.traces.importers.measured_trace import measured_trace
 from hisearch.traces.importers.measurement import Measurement
 from hisearch.traces.importers.results import read_results
@@ -230,26 +230,3 @@ def _spread(trace: Trace, quantum_s: float | None, usual_s: float, rng: np.rando
         return trace
     note = f"arrivals are quantised to {quantum_s:g} s; they were spread evenly over it, seeded"
     return with_warnings(spread_arrivals(trace, quantum_s, rng), note)
-
-
-#: A request in an access log, as web servers, uvicorn and Envoy print it, or as a field of one in JSON.
-_REQUEST = re.compile(r'"(?:GET|POST|PUT|DELETE|HEAD|OPTIONS) \S+ HTTP/[\d.]+"|"(?:method|http_method)": ?"[A-Z]+"')
-_HINT_LINES = 50
-
-
-def hint(path: Path, sample: Mapping[str, Any]) -> str:
-    """What the file is and how to get a trace of it; "" where nothing is recognised.
-
-    sample: fields of its first row; none where it has no rows.
-    """
-    for name, value in sample.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            return f"its rows stand under {name}: write them one a line, as `jq -c '.{name}[]'` does"
-    with open_text(path) as text:
-        logged = any(_REQUEST.search(line) for line in itertools.islice(lines(text, path), _HINT_LINES))
-    if not logged:
-        return ""
-    return (
-        "an access log without token counts: they cannot be guessed. Let the gateway or engine log them "
-        "(docs/traces.md#logs), or describe the load of a running server with `hisearch observe`"
-    )
