@@ -17,6 +17,7 @@ from hisearch.latency.devices.build import (
     attached_device,
     links_of,
 )
+from hisearch.latency.devices.chosen_experts import ChosenExpertLoads
 from hisearch.latency.devices.collectives import CollectiveLaw
 from hisearch.latency.devices.experts import ExpertLoads
 from hisearch.latency.devices.fitted import FittedLaw, fitted_worker
@@ -204,10 +205,8 @@ def _expert_loads(spec: DevicesSpec, model: ModelSpec, split: Parallelism) -> Ex
     stated, layers = len(spec.experts.routing.layers), moe_layers(model)
     if stated not in {0, layers}:
         raise DevicesRefused("experts.routing.layers", f"has {stated} entries for {layers} layers with experts")
-    moe = model.moe
-    loads = ExpertLoads(
-        spec.experts, moe.experts, moe.experts_per_token, split.expert, model.hidden_size, layers=layers
-    )
+    sizes = (spec.experts, model.moe.experts, model.moe.experts_per_token, split.expert, model.hidden_size)
+    loads = ExpertLoads(*sizes) if spec.experts.routing.function is None else ChosenExpertLoads(*sizes, layers=layers)
     held = max(len(rank) for rank in loads.dealt)
     offload = spec.experts.offload
     if offload is not None and offload.resident > held:

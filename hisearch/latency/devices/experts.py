@@ -12,7 +12,7 @@ Choices with weights w_e without repetition have pi_e = 1 - exp(-x w_e), with x 
 sampling as a race of exponential clocks, exact for many experts). The busiest rank's load and needed experts are means
 over ``DRAWS`` seeded draws of independent binomial counts. Copies of an expert share its tokens evenly.
 Where each layer has its own histogram, loads and misses are means over layers, and experts are dealt by layer. Of a
-function of the user's both are counted in drawn steps (``chosen_experts``).
+function of the user's both are counted in drawn steps (``chosen_experts.ChosenExpertLoads``).
 
 A step first runs the resident experts, then the fetched ones. Misses of a step, with Che's approximation (Che et
 al., "Hierarchical web caching systems", 2002; Martina et al., "A unified approach to the performance analysis of
@@ -32,18 +32,14 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.latency.devices.build import DevicesRefused
-from hisearch.latency.devices.chosen_experts import STEPS, cached_layers, chosen_counts, stepped_misses
 from hisearch.latency.devices.work import Work
 from hisearch.latency.measured.curves import Curve
 from hisearch.latency.operators import ACTIVATION_BYTES, Operator
 from hisearch.latency.parameters import Matrix
-from hisearch.specs.machines.devices import ExpertRoutingSpec, ExpertsSpec
+from hisearch.specs.machines.devices import ExpertOffloadSpec, ExpertRoutingSpec, ExpertsSpec
 
-#: Draws behind the busiest rank's mean load; of a function's, more for few tokens, so that as many choose.
-DRAWS, MOST_DRAWS, CHOSEN = 64, 512, 4096
-
-#: Tokens of the steps that tell how popular experts of a function's are.
-REFERENCE_TOKENS = 4096
+#: Draws behind the busiest rank's mean load.
+DRAWS = 64
 
 #: Tokens at which loads and misses are computed; linear between them.
 KNOTS = np.unique(np.round(2.0 ** np.arange(0.0, 17.01, 0.5)))
@@ -144,7 +140,6 @@ class ExpertLoads:
     per_token: int
     ranks: int
     hidden: int = 0
-    layers: int = 1
 
     @cached_property
     def by_layer(self) -> list[ExpertLoads]:
@@ -161,9 +156,6 @@ class ExpertLoads:
         """Pi; of the first layer where layers differ."""
         if self.by_layer:
             return self.by_layer[0].probabilities
-        if self.function is not None:
-            counts = self._counts(REFERENCE_TOKENS, np.random.default_rng((self.spec.routing.seed, self.experts)))
-            return np.asarray(counts.mean(axis=0) / REFERENCE_TOKENS)
         return choice_probabilities(self.spec.routing, self.experts, self.per_token)
 
     @cached_property
@@ -175,11 +167,6 @@ class ExpertLoads:
     def even(self) -> bool:
         """Whether every step loads all experts equally."""
         return self.spec.routing.kind in {"balanced", "round_robin"}
-
-    @property
-    def function(self) -> str | None:
-        """The user's own function that chooses; None without one."""
-        return self.spec.routing.function
 
     @property
     def foresees(self) -> bool:
@@ -195,7 +182,7 @@ class ExpertLoads:
         if self.even:
             picks = tokens * self.per_token / self.ranks
             return picks, np.minimum(picks, self.experts / self.ranks)
-        if self.ranks == 1 and self.function is None:
+        if self.ranks == 1:
             shape = np.shape(tokens)
             active = needed(self.probabilities, np.ravel(tokens)).sum(axis=0).reshape(shape)
             return tokens * self.per_token, np.asarray(active)
@@ -223,29 +210,8 @@ class ExpertLoads:
         return Curve(at, np.maximum.accumulate(picks)), Curve(at, np.maximum.accumulate(active))
 
     def _counts(self, tokens: int, rng: np.random.Generator) -> F8:
-        """Tokens that choose each expert in drawn steps, shape (draws, experts); a function's of all layers."""
-        if self.function is None:
-            return rng.binomial(tokens, self.probabilities, size=(DRAWS, self.experts)).astype(np.float64)
-        draws = max(DRAWS, min(CHOSEN // tokens, MOST_DRAWS))
-        return np.stack([self._chosen(tokens, draw % self.layers, rng) for draw in range(draws)])
-
-    def _chosen(self, tokens: int, layer: int, rng: np.random.Generator) -> F8:
-        """What the function chooses in a step."""
-        assert self.function is not None
-        return chosen_counts(self.function, tokens, layer, self.experts, self.per_token, rng)
-
-    def _stepped_misses(self, tokens: int, resident: int, eviction: str) -> float:
-        """Misses of the rank that has most, in the mean of its layers, with caches run step by step."""
-        by_rank = np.zeros(self.ranks)
-        layers = cached_layers(self.layers)
-        for layer in layers:
-            rng = np.random.default_rng((self.spec.routing.seed, self.experts, layer))
-            steps = np.stack([self._chosen(tokens, layer, rng) for _ in range(STEPS)])
-            by_rank += [
-                stepped_misses(list(steps[:, held]), self.probabilities[held], resident, eviction)
-                for held in self.dealt
-            ]
-        return float(by_rank.max() / len(layers))
+        """Tokens that choose each expert in drawn steps, shape (draws, experts)."""
+        return rng.binomial(tokens, self.probabilities, size=(DRAWS, self.experts)).astype(np.float64)
 
     @cached_property
     def _missed(self) -> Curve:
@@ -253,10 +219,6 @@ class ExpertLoads:
         assert offload is not None
         if self.by_layer:
             missed = np.mean([layer._missed(KNOTS) for layer in self.by_layer], axis=0)
-        elif self.function is not None:
-            missed = np.array([
-                self._stepped_misses(int(tokens), offload.resident, offload.eviction) for tokens in KNOTS
-            ])  # fmt: skip
         elif self.even:
             # Round-robin: a step needs the experts used longest ago, so only the static policy has hits.
             active = np.minimum(KNOTS * self.per_token, self.experts) / self.ranks
@@ -264,14 +226,15 @@ class ExpertLoads:
             hit_share = offload.resident / places_of_rank if offload.eviction == "static" else 0.0
             missed = np.where(offload.resident >= places_of_rank, 0.0, active * (1.0 - hit_share))
         else:
-            missed = np.max(
-                [
-                    misses(needed(self.probabilities[held], KNOTS), offload.resident, offload.eviction)
-                    for held in self.dealt
-                ],
-                axis=0,
-            )
+            missed = self._drawn_misses(offload)
         return Curve(np.concatenate(([0.0], KNOTS)), np.concatenate(([0.0], missed)))
+
+    def _drawn_misses(self, offload: ExpertOffloadSpec) -> F8:
+        """Misses of the rank that has most, at every knot."""
+        by_rank = [
+            misses(needed(self.probabilities[held], KNOTS), offload.resident, offload.eviction) for held in self.dealt
+        ]
+        return np.asarray(np.max(by_rank, axis=0))
 
     def hit_rate(self, tokens: F8) -> F8:
         """Resident share of the experts that a step of ``tokens`` (at least 1) needs."""
@@ -316,26 +279,15 @@ class ExpertLoads:
             choices, needs = np.mean([layer._hot(tokens, resident) for layer in self.by_layer], axis=0)
             return choices, needs
         count = min(resident * self.ranks, self.experts)
-        order = np.argsort(-self.probabilities, kind="stable")
-        hot = order[:count]
-        if self.function is not None:
-            share = self._hot_share(tuple(hot.tolist()))(tokens)
-        else:
-            needs = needed(self.probabilities, np.ravel(tokens))
-            total = np.maximum(needs.sum(axis=0), 1e-12)
-            share = (needs[hot].sum(axis=0) / total).reshape(np.shape(tokens))
+        hot = np.argsort(-self.probabilities, kind="stable")[:count]
+        needs = self._needs(np.ravel(tokens))
+        total = np.maximum(needs.sum(axis=0), 1e-12)
+        share = (needs[hot].sum(axis=0) / total).reshape(np.shape(tokens))
         return np.full(np.shape(tokens), self.probabilities[hot].sum() / self.per_token), np.asarray(share)
 
-    @cached_property
-    def _active(self) -> list[F8]:
-        """Share of drawn steps that need each expert, at every knot."""
-        rng = np.random.default_rng((self.spec.routing.seed, self.experts, self.ranks))
-        return [np.asarray((self._counts(int(tokens), rng) > 0).mean(axis=0)) for tokens in KNOTS]
-
-    def _hot_share(self, hot: tuple[int, ...]) -> Curve:
-        """Share of a step's needed experts that are ``hot``, by tokens."""
-        shares = [active[list(hot)].sum() / active.sum() for active in self._active]
-        return Curve(np.concatenate(([0.0], KNOTS)), np.array([shares[0], *shares]))
+    def _needs(self, tokens: F8) -> F8:
+        """Q of every expert at every number of tokens, shape (experts, tokens)."""
+        return needed(self.probabilities, tokens)
 
 
 def _work(op: Operator, matrix: Matrix, tokens: F8, picks: F8, active: F8) -> Work:

@@ -9,6 +9,7 @@ from latency_catalogue import H100, QWEN3_30B_A3B, VLLM
 from pydantic import ValidationError
 
 from hisearch.latency.devices.build import DevicesRefused
+from hisearch.latency.devices.chosen_experts import ChosenExpertLoads
 from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.experts import ExpertLoads
 from hisearch.latency.sharding import Parallelism
@@ -51,7 +52,7 @@ def broken(tokens, layer, experts, per_token, rng):
 def loads(kind, ranks, offload=None, layers=1):
     routing = {"kind": "zipf"} if kind == "zipf" else {"kind": "function", "function": f"{HERE}:{kind}"}
     spec = ExpertsSpec.model_validate({"routing": routing, "offload": offload})
-    return ExpertLoads(spec, 64, 4, ranks, layers=layers)
+    return ExpertLoads(spec, 64, 4, ranks) if kind == "zipf" else ChosenExpertLoads(spec, 64, 4, ranks, layers=layers)
 
 
 @pytest.fixture(autouse=True)
