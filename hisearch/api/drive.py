@@ -33,8 +33,8 @@ from hisearch.calibrate.served.front_end import (
     ClientSample,
     FrontEndFit,
     FrontEndSample,
-    decodes_beside,
     fit_front_end,
+    mean_decodes,
 )
 from hisearch.calibrate.step_fit import LEAST_STEPS, StepFit, fit_steps
 from hisearch.calibrate.step_log import StepLog, read_step_logs
@@ -49,8 +49,6 @@ from hisearch.traces.importers import read_measurements
 
 #: Experiments between two fits.
 ROUND = 8
-#: Draws of step times behind the chance that an SLO holds.
-DRAWS = 64
 #: Share of a benchmark's requests by which the server's own count of them may differ: some send one ahead.
 OTHERS = 0.02
 #: The profile, and what was measured, in the observation's folder.
@@ -231,7 +229,7 @@ def _chances(folder: Path, calibrated: Calibrated, slo: str, seed: int) -> Chanc
 
     def chance(*settings: str) -> float:
         resolved = load_deployment(folder / DEPLOYMENT, settings)
-        return chance_to_hold(simulate_deployment(resolved, load, slo=slo), DRAWS, seed)
+        return chance_to_hold(simulate_deployment(resolved, load, slo=slo), seed)
 
     with tempfile.TemporaryDirectory() as place:
         profile = Path(place) / PROFILE
@@ -240,7 +238,7 @@ def _chances(folder: Path, calibrated: Calibrated, slo: str, seed: int) -> Chanc
 
 
 def client_of(folder: Path, benchmark: Path, log: StepLog | None) -> ClientSample:
-    """What a benchmark waited for its first tokens, beside what the server says of the same requests.
+    """What a benchmark waited for its first tokens, and what the server says of the same requests.
 
     Args:
         folder: of an observation that began and ended with the benchmark.
@@ -267,7 +265,7 @@ def client_of(folder: Path, benchmark: Path, log: StepLog | None) -> ClientSampl
             f"{folder}: the server ended {counted(served, 'request')} while it was observed, {benchmark} has "
             f"{sent:,}: observe from before the benchmark until after it, and let nobody else send any"
         )
-    return ClientSample(sent, client_s, server_s, decodes_beside(log))
+    return ClientSample(sent, client_s, server_s, mean_decodes(log))
 
 
 def _worker(resolved: ResolvedDeployment) -> LoggedWorker:

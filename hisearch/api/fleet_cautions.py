@@ -1,4 +1,4 @@
-"""What is said of a study of several models beside its answer: cautions, probabilities, limits that nothing keeps."""
+"""What is said of a study of several models besides its answer: cautions, probabilities, limits that nothing keeps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def exceeded(combinations: Collection[Combination], limits: Sequence[str]) -> st
     )
 
 
-def beside_probability(choices: Sequence[ModelChoice]) -> tuple[str, ...]:
+def chosen_by_limits(choices: Sequence[ModelChoice]) -> tuple[str, ...]:
     """Models of which another deployment was taken than their own search recommends."""
     return tuple(
         name

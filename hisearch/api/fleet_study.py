@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hisearch.api.fleet_cautions import beside_probability, cautions_of, exceeded, past_limits
+from hisearch.api.fleet_cautions import cautions_of, chosen_by_limits, exceeded, past_limits
 from hisearch.api.run_folder import (
     JOURNAL,
     MODELS,
@@ -193,14 +193,14 @@ class FleetResult(Shown):
     @property
     def unsure(self) -> bool:
         """True where no assessed deployment of some model reaches the requested probability, or limits left none."""
-        return any(result.unsure for result in self.results.values()) or bool(self.beside_probability)
+        return any(result.unsure for result in self.results.values()) or bool(self.chosen_by_limits)
 
     @cached_property
-    def beside_probability(self) -> tuple[str, ...]:
+    def chosen_by_limits(self) -> tuple[str, ...]:
         """Models whose deployment the limits chose as simulated, in place of that with the requested probability."""
         if self.recommendation is None or not self.resolved.study.confidence.at_least:
             return ()
-        return beside_probability(self.choices(self.recommendation))
+        return chosen_by_limits(self.choices(self.recommendation))
 
     @cached_property
     def cautions(self) -> tuple[str, ...]:
@@ -208,9 +208,9 @@ class FleetResult(Shown):
         if self.recommendation is None:
             return ()
         said, wanted = cautions_of(self.choices(self.recommendation)), self.resolved.study.confidence.at_least
-        if not self.beside_probability or not wanted:
+        if not self.chosen_by_limits or not wanted:
             return said
-        return (*said, past_limits(self.beside_probability, wanted, self.resolved.study.coupling))
+        return (*said, past_limits(self.chosen_by_limits, wanted, self.resolved.study.coupling))
 
     @cached_property
     def tokens(self) -> tuple[float, ...]:

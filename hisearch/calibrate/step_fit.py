@@ -47,7 +47,7 @@ COEFFICIENTS = (
     "step_s", "per_sequence_s", "prompt_s", "pair_s", "cached_token_s", "context_token_s", "skew_token_s",
 )  # fmt: skip
 REGIMES: tuple[Regime, ...] = ("prefill", "decode", "mixed")
-#: Fewest steps of a log, and between two knots of ``token_s``.
+#: Fewest steps of a log, and between two knots of ``token_s``: the mean of 16 is known to a quarter of their spread.
 LEAST_STEPS, LEAST_BETWEEN = 50, 16
 #: Spreads beyond which the loss is linear: 95 % efficiency on normal errors (Huber, 1981).
 HUBER = 1.345
@@ -199,8 +199,7 @@ def _sums(log: StepLog) -> _Sums:
 def _knots(tokens: F8) -> F8:
     """0, powers of two and one and a half times these, with enough steps between them, and the most tokens logged.
 
-    Decode steps have one to some dozen tokens, where libraries change their kernels: a step of 8 may take as much more
-    than one of 7 as that than one of 2.
+    Decode steps have one to some dozen tokens, where libraries change their kernels from one number to the next.
     """
     most = tokens.max()
     powers = 2.0 ** np.arange(np.ceil(np.log2(max(most, 2.0))))

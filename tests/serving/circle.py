@@ -26,7 +26,7 @@ from hisearch.api.deployments.deployment import plan_pool, simulate_deployment
 from hisearch.api.drive import calibrate_server
 from hisearch.api.observe import STEPS
 from hisearch.calibrate.profiles import Calibrated
-from hisearch.calibrate.served.front_end import ClientSample, decodes_beside
+from hisearch.calibrate.served.front_end import ClientSample, mean_decodes
 from hisearch.calibrate.step_fit import COEFFICIENTS, step_features
 from hisearch.calibrate.step_log import read_step_logs
 from hisearch.calibrate.writing import profile_yaml
@@ -197,7 +197,7 @@ def go_round(folder: Path, fractions: tuple[float, ...], requests: int, say: Cal
 
 def _client(load: Load) -> ClientSample:
     """What a load's benchmark waited for, and beside how many decodes its prompts were computed."""
-    writing = decodes_beside(read_step_logs([load.steps]))
+    writing = mean_decodes(read_step_logs([load.steps]))
     return ClientSample(load.measured["completed"], load.measured["mean_ttft_ms"] / 1e3, load.server_ttft_s, writing)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import hisearch
-from hisearch.specs.checks.tier_notes import UNREAD, tier_notes
+from hisearch.specs.checks.setting_notes import setting_notes
+from hisearch.specs.deployments.engine_settings import UNREAD
 from hisearch.specs.documents.resolve import load_deployment
 from hisearch.specs.workloads.workload import GeneratorSpec
 from hisearch.traces.compiler import compile_trace
@@ -38,11 +39,11 @@ def written(folder: Path, engine: str, more: str = "") -> Path:
 def test_a_setting_that_the_engine_does_not_read_is_noted_and_changes_nothing(name: str, tmp_path: Path) -> None:
     trace = compile_trace(generate_trace(GeneratorSpec.model_validate(TRACE)), "t")
     plain = hisearch.simulate_deployment(written(tmp_path, f"name: {name}"), trace)
-    assert not tier_notes(plain.resolved)
+    assert not setting_notes(plain.resolved)
     for setting in UNREAD[name]:  # type: ignore[index]
         stated = written(tmp_path, f"name: {name}, {setting}: {STATED[setting]}")
         run = hisearch.simulate_deployment(stated, trace)
-        (note,) = tier_notes(run.resolved)
+        (note,) = setting_notes(run.resolved)
         assert note.key == f"spec.pools.0.engine.{setting}"
         assert note.message.endswith("has none; it changes nothing")
         assert run.metrics == plain.metrics
@@ -63,8 +64,8 @@ def test_kv_for_another_engine_is_noted(tmp_path: Path) -> None:
         "    - {name: p, role: prefill, accelerator: h100-sxm, engine: {name: sglang}}\n"
         "    - {name: d, role: decode, accelerator: h100-sxm, engine: {name: vllm}}\n"
     )
-    (note,) = tier_notes(load_deployment(path))
+    (note,) = setting_notes(load_deployment(path))
     assert note.key == "spec.pools.1.engine.name"
     assert note.message.startswith("vllm, but pool p runs sglang")
     path.write_text(path.read_text().replace("name: sglang", "name: vllm"))
-    assert not tier_notes(load_deployment(path))
+    assert not setting_notes(load_deployment(path))

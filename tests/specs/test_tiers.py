@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hisearch.specs.checks.doctor import load_any
-from hisearch.specs.checks.tier_notes import tier_notes
+from hisearch.specs.checks.setting_notes import setting_notes
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
 from hisearch.specs.deployments.tiers import KV_CONNECTORS, MovementSpec
 from hisearch.specs.documents.catalogue import shipped_root
@@ -348,28 +348,28 @@ def test_what_doctor_warns_of(tiers: str, key: str, warning: str) -> None:
     assert checkup.problems == ()
     assert [issue.key for issue in checkup.warnings if warning in issue.message] == [f"spec.pools.0.{key}"]
     # What simulate says is the same.
-    notes = tier_notes(load_deployment(SHIPPED, deployment(tiers=tiers)))
+    notes = setting_notes(load_deployment(SHIPPED, deployment(tiers=tiers)))
     assert [note.key for note in notes if warning in note.message] == [f"spec.pools.0.{key}"]
     assert set(notes) <= set(checkup.warnings)
 
 
 def test_a_store_that_write_back_leaves_empty_is_warned_of() -> None:
     settings = deployment(tiers=f"{DRAM}, {DISK}, {REMOTE}", movement="{write_policy: write_back}")
-    assert [(note.key, note.message) for note in tier_notes(load_deployment(SHIPPED, settings))] == [
+    assert [(note.key, note.message) for note in setting_notes(load_deployment(SHIPPED, settings))] == [
         (
             "spec.pools.0.movement.write_policy",
             "write_back: SGLang writes nothing to storage then; nothing will ever be in nvme-gen5 and rdma-pool, "
             "at full price",
         )
     ]
-    assert tier_notes(load_deployment(SHIPPED, deployment(tiers=f"{DRAM}, {DISK}"))) == []
-    assert tier_notes(load_deployment(SHIPPED, deployment(movement="{write_policy: write_back}"))) == []
+    assert setting_notes(load_deployment(SHIPPED, deployment(tiers=f"{DRAM}, {DISK}"))) == []
+    assert setting_notes(load_deployment(SHIPPED, deployment(movement="{write_policy: write_back}"))) == []
 
 
 def test_windows_behind_tiers_are_noted() -> None:
     def noted(engine: str, tiers: str = DRAM) -> bool:
         given = [*deployment(engine, tiers=tiers), "spec.model=gpt-oss-120b"]
-        return any("sliding window" in note.message for note in tier_notes(load_deployment(SHIPPED, given)))
+        return any("sliding window" in note.message for note in setting_notes(load_deployment(SHIPPED, given)))
 
     assert noted("vllm")
     assert not noted("sglang")
@@ -384,13 +384,13 @@ def test_a_store_of_the_cluster_takes_nothing_of_a_host() -> None:
 
 def test_memory_that_the_host_does_not_have_is_warned_of() -> None:
     grace = ["spec.pools.0.accelerator=gb200", *deployment(tiers=DRAM, host="gb200-nvl72-tray")]
-    notes = {note.message: note.key for note in tier_notes(load_deployment(SHIPPED, grace))}
+    notes = {note.message: note.key for note in setting_notes(load_deployment(SHIPPED, grace))}
     assert notes["ddr5: the main memory of gb200-nvl72-tray is lpddr5x"] == "spec.pools.0.tiers.0.medium"
     matching = [
         "spec.pools.0.accelerator=gb200",
         *deployment(tiers=DRAM.replace("ddr5", "lpddr5x"), host="gb200-nvl72-tray"),
     ]
-    assert not any("main memory" in note.message for note in tier_notes(load_deployment(SHIPPED, matching)))
+    assert not any("main memory" in note.message for note in setting_notes(load_deployment(SHIPPED, matching)))
 
 
 def test_what_one_rank_of_a_worker_in_two_hosts_stores_must_fit_in_one() -> None:

@@ -26,7 +26,7 @@ from hisearch.search.model.deployments import describe
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.result import Result
-from hisearch.specs.checks.tier_notes import tier_notes
+from hisearch.specs.checks.setting_notes import setting_notes
 from hisearch.specs.deployments.engine_rules import rules_note
 from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.studies.slo import SloSpec
@@ -141,7 +141,7 @@ class SimulatedRun(Shown):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the deployment, the trace and the metrics."""
-        notes = (str(note) for note in tier_notes(self.resolved))
+        notes = (str(note) for note in setting_notes(self.resolved))
         engines = [pool.engine for pool in self.resolved.deployment.pools]
         releases = dict.fromkeys(rules_note(engine.name, engine.version) for engine in engines)
         steady = [self.too_short] if self.too_short else []

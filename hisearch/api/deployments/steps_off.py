@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from hisearch.api.deployments.simulated import SimulatedRun
@@ -11,9 +12,7 @@ from hisearch.latency.costs import CompiledCosts
 from hisearch.score.terms import Check, check_to_dict
 from hisearch.search.confidence.uncertainty import REGIMES, factors_of, normal_draws, with_factors
 from hisearch.simulate.engine import EngineOutOfMemory, EngineStuck, simulate_fleet
-
-#: Correlation of the regimes' errors, a study's own default.
-CORRELATION = 0.5
+from hisearch.specs.studies.study import ConfidenceSpec
 
 
 @dataclass(frozen=True)
@@ -75,13 +74,12 @@ def with_step_times(
     return replace(simulated, fleet=fleet, result=result)
 
 
-def chance_to_hold(simulated: SimulatedRun, draws: int, seed: int) -> float:
-    """Share of ``draws`` of the step times, by what their profiles state of their errors, under which the SLO is met.
+def chance_to_hold(simulated: SimulatedRun, seed: int) -> float:
+    """Share of draws of the step times, by the errors that profiles state, under which the SLO is met.
 
-    The traffic is as it was.
+    As many draws, correlated as much, as a study makes that says nothing else. The traffic is as it was.
     """
-    runs = (
-        with_step_times(simulated, lambda costs, normal=normal: factors_of(costs, normal, CORRELATION))  # type: ignore[misc]
-        for normal in normal_draws(draws, seed)
-    )
-    return sum(run is not None and bool(run.feasible) for run in runs) / draws
+    usual = ConfidenceSpec()
+    drawn = [partial(factors_of, normal=z, correlation=usual.correlation) for z in normal_draws(usual.draws, seed)]
+    runs = [with_step_times(simulated, factors) for factors in drawn]
+    return sum(run is not None and bool(run.feasible) for run in runs) / len(runs)

@@ -81,7 +81,7 @@ class ClientSample(NamedTuple):
     beside: float
 
 
-def decodes_beside(log: StepLog) -> float:
+def mean_decodes(log: StepLog) -> float:
     """Mean number of decodes in the steps of prompts' chunks: ``ClientSample.beside`` of the requests in a log."""
     decodes = np.bincount(log.step, weights=log.decode, minlength=len(log.latency_s))
     return float(decodes[log.step[~log.decode]].mean())

@@ -104,7 +104,7 @@ def _afd(worker: WorkerDevices, composed: DeviceWorker, afd: Afd, accelerator: A
 
 
 def _kv_bytes(worker: WorkerDevices, composed: DeviceWorker, weights_bytes: float) -> float | None:
-    """Bytes for KV on the device that holds it, beside ``weights_bytes`` there; None: KV is on the accelerator."""
+    """Bytes for KV on the device that holds it and ``weights_bytes``; None: KV is on the accelerator."""
     if composed.kv == ACCELERATOR:
         return None
     return KV_SHARE * worker.memory_bytes(composed.kv) - weights_bytes

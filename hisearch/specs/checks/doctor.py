@@ -14,7 +14,7 @@ from typing import Any
 
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.checks import checks
-from hisearch.specs.checks.tier_notes import tier_notes
+from hisearch.specs.checks.setting_notes import setting_notes
 from hisearch.specs.deployments import tier_checks
 from hisearch.specs.deployments.tiers import KV_CONNECTORS, SIMULATED_KV_CONNECTORS, TierSpec
 from hisearch.specs.documents.catalogue import Catalogue
@@ -207,7 +207,7 @@ def _judge_deployment(resolved: ResolvedDeployment) -> tuple[tuple[Problem, ...]
                 crowded := checks.cpu_problem(pool, pool.devices, resolved.hardware.device_specs, host_name, host)
             ):
                 problems.append(resolved.document.problem(f"{at}.devices.attached", crowded))
-    warnings += tier_notes(resolved)
+    warnings += setting_notes(resolved)
     warnings += _price_notes(resolved.hardware, resolved.document)
     return tuple(problems), tuple(warnings)
 

@@ -55,6 +55,14 @@ TRTLLM_SETTINGS = {
 }
 
 
+#: Settings that an engine does not read, which spaces with several engines may state all the same.
+UNREAD: dict[EngineName, tuple[str, ...]] = {
+    "vllm": ("schedule_conservativeness", "max_prefill_tokens", "mixed_chunk"),
+    "sglang": ("long_prefill_tokens", "watermark", "reserve_full_prompt"),
+    "trtllm": ("long_prefill_tokens", "watermark", "schedule_conservativeness", "mixed_chunk"),
+}
+
+
 def with_release_defaults(data: Any) -> Any:
     """Settings as a mapping, with the defaults of the release that they name where it has others.
 

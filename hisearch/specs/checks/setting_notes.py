@@ -8,22 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hisearch.base.policies import WRITE_POLICIES
-from hisearch.specs.base import ENGINE_TITLES, EngineName
+from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.checks.checks import cpu_memory_note
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.deployments.engine_settings import UNREAD
 from hisearch.specs.deployments.tier_checks import TierProblem, capacity_problems, other_memory, spread_of
 from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.errors import Problem
 
-#: Settings that an engine does not read, which spaces with several engines may state all the same.
-UNREAD: dict[EngineName, tuple[str, ...]] = {
-    "vllm": ("schedule_conservativeness", "max_prefill_tokens", "mixed_chunk"),
-    "sglang": ("long_prefill_tokens", "watermark", "reserve_full_prompt"),
-    "trtllm": ("long_prefill_tokens", "watermark", "schedule_conservativeness", "mixed_chunk"),
-}
 
-
-def tier_notes(resolved: ResolvedDeployment) -> list[Problem]:
+def setting_notes(resolved: ResolvedDeployment) -> list[Problem]:
     """For each pool: settings without effect; tiers or CPUs with more memory than a full host, or other memory."""
     media = {name: document.spec for name, document in resolved.media.items()}
     problems = []
