@@ -15,17 +15,15 @@ BLACKWELL_CLOCK = 0.853
 class Board(NamedTuple):
     """An accelerator of the catalogue: its name in the tables, and its multiprocessors (NVIDIA's white papers).
 
-    of_another: it has no tables; another accelerator's laws are scaled by its data sheet.
     clock_share: see ``specs.machines.laws.LawsSpec``.
     """
 
     system: str
     multiprocessors: int
-    of_another: bool = False
     clock_share: float = SUSTAINED_CLOCK
 
 
-#: Accelerators with a shipped profile. RTX 4090 has no tables: it uses the laws of the L40S (same architecture).
+#: Accelerators with a shipped profile.
 BOARDS: dict[str, Board] = {
     "a100-80gb": Board("a100_sxm", 108),
     "h100-sxm": Board("h100_sxm", 132),
@@ -36,5 +34,4 @@ BOARDS: dict[str, Board] = {
     "gb300": Board("gb300", 152, clock_share=BLACKWELL_CLOCK),
     "l40s": Board("l40s", 142),
     "rtx-pro-6000": Board("rtx_pro_6000_server", 188),
-    "rtx4090": Board("l40s", 128, of_another=True),
 }

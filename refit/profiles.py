@@ -103,7 +103,7 @@ def auto_profile() -> LatencyProfileSpec:
 def aic_profile() -> LatencyProfileSpec:
     """The profile that prices steps by aiconfigurator-core; host overhead of engines is the roofline's, assumed."""
     roofline: LatencyProfileSpec = Catalogue().get("LatencyProfile", "roofline").spec
-    systems = {name: board.system for name, board in BOARDS.items() if not board.of_another}
+    systems = {name: board.system for name, board in BOARDS.items()}
     provenance = Provenance(
         source=f"{PACKAGE} {FITTED_VERSION} (Copyright NVIDIA CORPORATION & AFFILIATES; Apache-2.0), asked at run "
         "time; nothing of it is shipped",

@@ -13,11 +13,11 @@ from hisearch.calibrate.build import Measured, Target, build_profile, curves_of
 from hisearch.calibrate.tables import Tables
 from hisearch.specs.base import EngineName
 from hisearch.specs.documents.catalogue import Catalogue
-from hisearch.specs.machines.laws import CollectiveCurve, LawsSpec, MixedTerms
+from hisearch.specs.machines.laws import CollectiveCurve, MixedTerms
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from refit.aic_collectives import read_all_reduce, read_collectives, read_exchange
 from refit.aic_tables import read_aiconfigurator
-from refit.boards import BOARDS, Board
+from refit.boards import BOARDS
 from refit.former import Sources, with_former
 from refit.hosts import with_hosts
 
@@ -87,7 +87,7 @@ LINKS: dict[str, tuple[str, ...]] = {"gb200": ("gb300", "b300_sxm"), "gb300": ("
 
 #: Accelerators on which vLLM runs FlashAttention 2, and the law of its decodes in mixed steps: medians of six tables
 #: that `validate batch` reads (rate 0.53 to 0.60, start 5.8 to 6.5 us). aiconfigurator has no such tables.
-FLASH_ATTENTION_2 = ("a100-80gb", "l40s", "rtx4090", "rtx-pro-6000")
+FLASH_ATTENTION_2 = ("a100-80gb", "l40s", "rtx-pro-6000")
 MIXED_ATTENTION = MixedTerms(
     evidence="fitted",
     source="six tables of decodes beside prompts, vLLM 0.19.0 on an RTX PRO 6000 (LLMServingSim, github "
@@ -163,8 +163,6 @@ def fit_shipped(
         report=report,
         lent=LENT.get((accelerator_name, engine), {}),
     )
-    if board.of_another:
-        profile = carried_over(profile, accelerator_name, board)
     key = (accelerator_name, engine)
     profile = with_former(profile, key, target, Sources(data, board.system, former), report)
     profile = _with_exchange(_with_all_reduces(profile, key, data), key, data)
@@ -261,41 +259,3 @@ def with_more_ranks(curves: list[CollectiveCurve], others: list[CollectiveCurve]
     """``curves``, and those of ``others`` for more ranks: across hosts, engines leave all-reduces to NCCL."""
     most = max(curve.ranks for curve in curves)
     return [*curves, *(curve for curve in others if curve.ranks > most)]
-
-
-def carried_over(profile: LatencyProfileSpec, accelerator_name: str, board: Board) -> LatencyProfileSpec:
-    """``profile`` scaled to the data sheet of another accelerator of the same architecture, without collectives.
-
-    No errors are stated: the cross-validated ones are of the measured accelerator.
-    """
-    laws = profile.laws
-    assert laws is not None
-    spec = Catalogue().get("Accelerator", accelerator_name).spec
-    assumed = {"evidence": "assumed", "error": None}
-    families = {
-        name: {dtype: terms.model_copy(update=assumed) for dtype, terms in getattr(laws, name).items()}
-        for name in (
-            "gemm",
-            "prefill_attention",
-            "decode_attention",
-            "mla_prefill",
-            "mla_decode",
-            "sparse_attention",
-            "moe",
-            "linear_attention",
-        )
-    }
-    carried: LawsSpec = laws.model_copy(
-        update={
-            **families,
-            "accelerator": accelerator_name,
-            "multiprocessors": board.multiprocessors,
-            "flops": spec.peak_flops["bf16"],
-            "memory_bandwidth_bytes_per_s": spec.memory_bandwidth_bytes_per_s,
-            "collectives": None,
-        }
-    )
-    notes = f"No measurements of {accelerator_name}: laws of {laws.accelerator}, scaled by its sheet, an assumption. "
-    provenance = profile.provenance.model_copy(update={"notes": notes + profile.provenance.notes})
-    update = {"laws": carried, "evidence": "assumed", "relative_error": 0.25, "provenance": provenance}
-    return profile.model_copy(update=update)

@@ -118,6 +118,7 @@ def build_profile(
         engine_version=choices[0].version,
         multiprocessors=target.multiprocessors,
         memory_bandwidth_bytes_per_s=target.accelerator.memory_bandwidth_bytes_per_s,
+        in_band_ecc=target.accelerator.in_band_ecc,
         flops=target.accelerator.peak_flops["bf16"],
         collectives=_collectives(choices),
         **fitted,

@@ -34,7 +34,6 @@ from refit.shipped import (
     BOARDS,
     LENT,
     VLLM_FUSED_MIB,
-    carried_over,
     data_folder,
     link_collectives,
     with_more_ranks,
@@ -209,15 +208,6 @@ def test_folders_without_tables_or_columns_are_refused(tmp_path: Path) -> None:
         read_own(tmp_path)
     with pytest.raises(ValueError, match="neither it nor systems/data"):
         data_folder(tmp_path)
-
-
-def test_laws_carried_over_state_no_error(profile: LatencyProfileSpec) -> None:
-    other = carried_over(profile, "rtx4090", BOARDS["rtx4090"])
-    assert other.laws is not None
-    assert other.evidence == other.laws.gemm["bf16"].evidence == "assumed"
-    assert other.laws.gemm["bf16"].error is None
-    assert other.laws.multiprocessors == 128
-    assert other.laws.collectives is None
 
 
 def test_the_automatic_profile_lists_every_shipped_one() -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.base.dtypes import F8
-from hisearch.hardware.peaks import sheet_peaks
+from hisearch.hardware.peaks import data_bandwidth, sheet_peaks
 from hisearch.latency.costs import LockstepCosts, StepCosts, lockstep_costs
 from hisearch.latency.knots import octaves_up_to
 from hisearch.latency.laws.attention import Heads, decode_s, mixed_decode_s, prefill_s, rebuild_s
@@ -271,7 +271,7 @@ class ScaledWorker:
         """The accelerator's data-sheet figures at the peak of ``rate`` and its sustained clock."""
         peaks, laws = sheet_peaks(self.accelerator), self.laws
         flops = laws.clock_share * peaks.get(rate, peaks["bf16"])
-        return Sheet(laws.multiprocessors, flops, self.accelerator.memory_bandwidth_bytes_per_s)
+        return Sheet(laws.multiprocessors, flops, data_bandwidth(self.accelerator, laws))
 
     def tabulate(self, overhead: EngineOverhead, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
         """All of the above on the knots of ``StepCosts``, never falling with tokens; without host work."""
