@@ -137,6 +137,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "sched.scheduler.Scheduler.schedule",
         ),
         Rule(
+            "reserves_first_check",
+            "0.31.0",
+            "With drafts, KV is asked for where there are blocks for it.",
+            "There must also be blocks for the request's first drafts, and for those of all whose KV was asked for.",
+            "sched.scheduler.Scheduler._inflight_prefill_reserved_blocks",
+        ),
+        Rule(
             "unpins_loaded",
             "0.32.0",
             "LMCache keeps chunks that a request hits until its own saves.",

@@ -65,7 +65,7 @@ Variant = tuple[EngineName, str, KvConnectorName | None] | Literal["decode"]
 def _engine_entry_of(variant: Variant) -> int:
     """Of a worker whose scheduler is alone; others are compiled when they are met."""
     if variant == "decode":
-        return pool_arrays.DECODE_ENTRY
+        return int(la.DECODE_WORKER)
     name, version, kv_connector = variant
     by_today = name == "vllm" and rules_in_force("vllm", version)["offloads_by_chunk"]
     return offload_arrays.engine_entry(pool_arrays.ENGINES[name], kv_connector, by_today)

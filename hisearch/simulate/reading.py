@@ -54,7 +54,7 @@ def result_of(
                 (
                     *agent_use.doubts(plans, trace),
                     *(warning for worker in plans for warning in worker.costs.warnings),
-                    *draft_use.notes(plans, trace),
+                    *draft_use.notes([pool.plan for pool in plan.pools if pool.role != "prefill"], trace),
                 )
             )
         ),

@@ -241,6 +241,22 @@ def test_each_side_takes_its_own_lists(tmp_path: Path) -> None:
         assert (decode.role, decode.tensor_parallel) == ("decode", 2)
 
 
+def test_both_sides_draft_alike(tmp_path: Path) -> None:
+    """The search tries drafted tokens in both pools at once, and what it recommends drafts as it says."""
+    drafts = {"method": "eagle3", "draft_tokens": 2, "acceptance": [0.8, 0.7]}
+    loaded = study(
+        tmp_path,
+        {"unified": False, "disaggregated": DISAGGREGATED},
+        execution={"speculation": [None, drafts], "accelerators": ["h100-sxm"]},
+        budget={"simulations": 30},
+    )
+    result = loaded.run(workers=1, run_dir=tmp_path / "run")
+    tried = {tuple(pool.engine.speculation is not None for pool in trial.deployment.pools) for trial in result.trials}
+    assert tried == {(False, False), (True, True)}
+    for trial in result.trials:
+        check_pools(trial.deployment)
+
+
 def test_candidates_of_a_shape_are_distinguished_by_their_workers(small: tuple[Study, Problem, list[Trial]]) -> None:
     _, _, trials = small
     shapes: dict[tuple[str, ...], set[str]] = {}

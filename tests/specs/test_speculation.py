@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.deployments.speculation import SpeculationSpec, acceptance_note, check_speculation_of
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 from hisearch.specs.documents.resolve import load_deployment, load_study
@@ -127,10 +127,8 @@ def test_settings_that_are_refused(settings: dict[str, Any], problem: str) -> No
         (SGLANG | {"version": "0.5.9"}, {}, r"engine.version: .* by the rules of SGLang 0\.5\.23, not of 0\.5\.9"),
         (SGLANG | {"mixed_chunk": True}, {}, "drafted tokens are not simulated with mixed_chunk"),
         (SGLANG | {"schedule": "priority"}, {}, "drafted tokens are not simulated with priorities that preempt"),
-        (SGLANG, {"attention_data_parallel": 2, "expert_parallel": 2}, "with attention_data_parallel 2 under SGLang"),
+        (SGLANG, {"attention_data_parallel": 2, "expert_parallel": 2}, "attention_data_parallel 2 in unified workers"),
         (SGLANG, {"tiers": [{"medium": "ddr5", "gib": 64}]}, "drafted tokens are not simulated with cache tiers"),
-        ({}, {"role": "prefill"}, "drafted tokens are not simulated in prefill workers"),
-        ({}, {"role": "decode"}, "drafted tokens are not simulated in decode workers"),
         ({}, {"pipeline_parallel": 2}, "drafted tokens are not simulated with pipeline_parallel 2"),
         ({}, {"tiers": [{"medium": "ddr5", "gib": 64}]}, "drafted tokens are not simulated with cache tiers"),
         ({}, {"agents": {}}, "drafted tokens are not simulated with agents' objects"),
@@ -185,3 +183,24 @@ def test_linear_attention_is_refused_under_sglang_alone() -> None:
     check_speculation_of(drafts, model, ["vllm"])
     with pytest.raises(KeyedError, match="not simulated under SGLang with linear attention"):
         check_speculation_of(drafts, model, ["vllm", "sglang"])
+
+
+def disaggregated(prefill: dict[str, Any] | None, decode: dict[str, Any] | None, engine: str = "vllm") -> Any:
+    pools = [
+        {"name": role, "role": role, "accelerator": "h200", "engine": {"name": engine, "speculation": drafts}}
+        for role, drafts in (("prefill", prefill), ("decode", decode))
+    ]
+    return DeploymentSpec.model_validate({"model": "deepseek-v3", "pools": pools, "transfer": {"fabric": "ib-ndr-400"}})
+
+
+MTP, NGRAM = {"method": "mtp", "draft_tokens": 1}, {"method": "ngram", "draft_tokens": 2, "acceptance": [0.5, 0.5]}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_both_sides_of_a_transfer_have_the_same_head(engine: str) -> None:
+    """The KV that a head drafts from comes with the model's; n-grams come from the text."""
+    for prefill, decode in ((MTP, MTP), (MTP, MTP | {"draft_tokens": 3}), (None, NGRAM), (NGRAM, NGRAM)):
+        assert disaggregated(prefill, decode, engine).pools[1].engine.speculation is not None
+    for prefill, decode in ((None, MTP), (MTP, None), (NGRAM, MTP), (MTP, MTP | {"method": "eagle"})):
+        with pytest.raises(ValidationError, match=r"pools.1.engine.speculation: pool prefill drafts otherwise"):
+            disaggregated(prefill, decode, engine)

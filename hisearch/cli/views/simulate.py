@@ -333,7 +333,7 @@ def _show_pools(simulated: SimulatedDeployment) -> None:
             "requests": f"{row['requests']:,}",
             "time in steps": percent(row["utilisation"]),
             "prompt tokens": f"{row['prefill_tokens']:,}",
-            "output tokens": f"{row['decode_tokens']:,}",
+            "tokens in decodes": f"{row['decode_tokens']:,}",
             "watts": significant(row["mean_w"]),
             **({"busiest network": percent(row["network_utilisation"])} if simulated.fleet.transfers_kv else {}),
         }

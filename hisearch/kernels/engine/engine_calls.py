@@ -52,7 +52,7 @@ MODULES = {
     la.VLLM_OFFLOAD: "vllm.offload_entry", la.VLLM_LMCACHE: "vllm.lmcache_entry", la.DECODE_WORKER: "vllm.decoding",
     la.AGENTS: "agents.entry", la.VLLM_GROUPS: "vllm.groups.entry",
     la.VLLM_CHUNK_OFFLOAD: "vllm.chunk_offload_entry", la.VLLM_DRAFTS: "vllm.drafts.entry",
-    la.SGLANG_DRAFTS: "sglang.drafts.entry",
+    la.SGLANG_DRAFTS: "sglang.drafts.entry", la.DRAFTS_DECODE_WORKER: "vllm.drafts.decoding",
 }  # fmt: skip
 
 #: Names of engines in messages about compilation.
@@ -61,7 +61,7 @@ NAMES = {
     la.VLLM_OFFLOAD: "vLLM's offloading", la.VLLM_LMCACHE: "vLLM with LMCache", la.DECODE_WORKER: "decode workers",
     la.AGENTS: "agents", la.VLLM_GROUPS: "vLLM with groups of KV blocks",
     la.VLLM_CHUNK_OFFLOAD: "vLLM's offloading as of 0.33", la.VLLM_DRAFTS: "vLLM with drafted tokens",
-    la.SGLANG_DRAFTS: "SGLang with drafted tokens",
+    la.SGLANG_DRAFTS: "SGLang with drafted tokens", la.DRAFTS_DECODE_WORKER: "decode workers with drafted tokens",
 }  # fmt: skip
 
 #: All engines.

@@ -48,7 +48,7 @@ AGENTS = 6
 # Engine entry of vLLM for models with several groups of KV blocks; its engine is VLLM.
 VLLM_GROUPS = 7
 # Engine entries of vLLM with tiers as of 0.33, of vLLM and of SGLang with drafted tokens; their engines are these.
-VLLM_CHUNK_OFFLOAD, VLLM_DRAFTS, SGLANG_DRAFTS = 8, 9, 10
+VLLM_CHUNK_OFFLOAD, VLLM_DRAFTS, SGLANG_DRAFTS, DRAFTS_DECODE_WORKER = 8, 9, 10, 11
 # Codes of eviction policies that other kernels know.
 LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu", "fifo", "mru", "distance"))
 # TensorRT-LLM's capacity policies, and how it cuts contexts.

@@ -49,7 +49,8 @@ def _add_pending(sim, w, r):
 
 
 @kernel
-def _remove_pending(sim, w, r):
+def remove_pending(sim, w, r):
+    """Take ``r`` from the requests whose KV has been asked for."""
     worker = sim.workers[w]
     head, tail = _remove(sim.requests, worker.kv_pending_head, worker.kv_pending_tail, r)
     worker.kv_pending_head = head
@@ -92,7 +93,7 @@ def _resident_requests(sim, w):
 
 
 @kernel
-def _fits(sim, w, r, hit_tokens, d):
+def fits(sim, w, r, hit_tokens, d):
     """Whether there is memory for the KV of ``r``, of which ``hit_tokens`` are cached."""
     worker = sim.workers[w]
     prompt = sim.trace.input_tokens[r]
@@ -113,15 +114,21 @@ def _fits(sim, w, r, hit_tokens, d):
 def _reserve(sim, w, r, now):
     """Try to reserve memory for the waiting request ``r`` and request its KV. False if it has to wait."""
     trace_node, limit, hit_tokens, d = step.look_up(sim, w, r)
-    if not _fits(sim, w, r, hit_tokens, d):
+    if not fits(sim, w, r, hit_tokens, d):
         return False
+    reserve(sim, w, r, now, trace_node, limit, hit_tokens)
+    return True
+
+
+@kernel
+def reserve(sim, w, r, now, trace_node, limit, hit_tokens):
+    """Hold the ``hit_tokens`` cached tokens of ``r``, take pages for the rest of its prompt and request their KV."""
     prompt = sim.trace.input_tokens[r]
     lists.stop_waiting(sim, w, r)
     step.hold(sim, w, r, trace_node, limit, prompt)
     sim.requests[r].hit_tokens = hit_tokens
     _add_pending(sim, w, r)
     kv_transfer.reserved(sim.fleet, r, prompt - hit_tokens, now)
-    return True
 
 
 @kernel
@@ -152,14 +159,14 @@ def _run_arrived(sim, w, now):
     while r >= 0 and worker.running < sim.config.max_running:
         after = sim.requests[r].next
         if sim.requests[r].away == RECEIVED:
-            _remove_pending(sim, w, r)
+            remove_pending(sim, w, r)
             _start_decoding(sim, w, r, now)
         r = after
 
 
 @kernel
 def _resume_arrived(sim, w, now, budget):
-    """vLLM: likewise, each recomputing the last token of its prompt. Returns the budget left."""
+    """vLLM: likewise, each recomputing the last token of its prompt. Returns the budget left, 0 if one waits."""
     worker = sim.workers[w]
     r = worker.kv_pending_head
     while r >= 0 and schedulers.running(sim, w) < sim.config.max_running and budget > 0:
@@ -168,8 +175,8 @@ def _resume_arrived(sim, w, now, budget):
         if request.away == RECEIVED:
             held_pages = lists.pages(sim, request.computed)
             if not step.fits_admission(sim, w, r, 0, worker.cache_id, held_pages, request.computed):
-                break
-            _remove_pending(sim, w, r)
+                return 0
+            remove_pending(sim, w, r)
             request.computed -= 1
             lists.note_scheduled(sim, r, now, request.hit_tokens, 0)
             step.run(sim, w, r, 1, held_pages)
@@ -179,17 +186,23 @@ def _resume_arrived(sim, w, now, budget):
 
 
 @kernel
+def may_take(sim, w, r, budget):
+    """Whether the pass goes on to the waiting ``r``: vLLM asks for KV too only where one more request could run."""
+    if sim.requests[r].away == WAITING and sim.config.engine != la.VLLM:
+        return True
+    return budget > 0 and schedulers.running(sim, w) < sim.config.max_running
+
+
+@kernel
 def _admit(sim, w, now, budget):
     """Request the KV of waiting requests, and run those that compute their prompt on this worker, in order."""
     worker = sim.workers[w]
-    while worker.waiting > 0:
+    while worker.waiting > 0 and may_take(sim, w, worker.waiting_head, budget):
         r = worker.waiting_head
         if sim.requests[r].away == WAITING:
             if not _reserve(sim, w, r, now):
                 return
             continue
-        if budget <= 0 or schedulers.running(sim, w) >= sim.config.max_running:
-            return
         tokens = step.admit(sim, w, r, now, budget)
         if tokens == 0:
             return
@@ -245,7 +258,7 @@ def drop(sim, w, r, now):
     if request.away == WAITING:
         lists.stop_waiting(sim, w, r)
     else:
-        _remove_pending(sim, w, r)
+        remove_pending(sim, w, r)
         memory.release(sim, w, r, request.computed, request.locked_tokens)
     _wake(sim, w, now, True)
 

@@ -136,6 +136,8 @@ def changed(problem: Problem, deployment: DeploymentSpec) -> Iterator[Deployment
     if len(deployment.pools) > 1:
         for kv_dtype in problem.space.execution.kv_dtypes:
             yield from _valid(deployment, [p.model_copy(update={"kv_dtype": kv_dtype}) for p in deployment.pools])
+        for speculation in problem.space.execution.speculation:
+            yield from _valid(deployment, _in_all(deployment.pools, _speculation(speculation)))
         for counts in moved(tuple(pool.replicas for pool in deployment.pools)):
             if within_limits(problem, deployment.pools, counts):
                 yield resized(deployment, counts)
@@ -152,6 +154,19 @@ def _changed_pools(problem: Problem, pool: PoolSpec) -> Iterator[PoolSpec]:
             yield PoolSpec.model_validate(data)
         except ValueError:  # the engine refuses these settings together
             continue
+
+
+def _in_all(pools: Sequence[PoolSpec], change: Callable[[dict[str, Any]], None]) -> list[PoolSpec]:
+    """The pools, each with the change if its engine accepts it."""
+    changed_pools = []
+    for pool in pools:
+        data = pool.model_dump()
+        change(data)
+        try:
+            changed_pools.append(PoolSpec.model_validate(data))
+        except ValueError:
+            changed_pools.append(pool)
+    return changed_pools
 
 
 def _valid(deployment: DeploymentSpec, pools: list[PoolSpec]) -> Iterator[DeploymentSpec]:

@@ -65,7 +65,6 @@ def side_problem(problem: Problem, side: SideSpace, *, tiers: bool) -> Problem:
     """
     space = problem.space
     lists = side.lists() | {"pipeline_parallel": [1], "attention_data_parallel": [1], "devices": [None]}
-    lists["speculation"] = [None]
     execution = space.execution.model_copy(update=lists)
     cache = space.cache if tiers else space.cache.model_copy(update={"tiers": []})
     return replace(problem, space=space.model_copy(update={"execution": execution, "cache": cache}))
@@ -206,9 +205,10 @@ def _disaggregated_pairs(
                 yield _cluster("disaggregated", (sender, receiver), estimate)
 
 
-def _transfer_key(pool: PoolSpec) -> tuple[str, str, int]:
-    """Settings that both sides of a KV transfer share, as KV is transferred unchanged."""
-    return pool.engine.name, pool.kv_dtype, pool.engine.page_size
+def _transfer_key(pool: PoolSpec) -> tuple[str, str, int, str]:
+    """Settings that both sides of a KV transfer share, as KV is transferred unchanged, a drafter's too."""
+    drafts = pool.engine.speculation
+    return pool.engine.name, pool.kv_dtype, pool.engine.page_size, "" if drafts is None else drafts.model_dump_json()
 
 
 def _best_of_side(sides: Sequence[Candidate]) -> list[Candidate]:

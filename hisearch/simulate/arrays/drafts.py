@@ -7,19 +7,26 @@ from typing import Any
 import numpy as np
 
 from hisearch.base.dtypes import F8
+from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout.sim import SGLANG
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.traces.compiled import TraceArrays
 
 
-def settings(plan: WorkerPlan) -> dict[str, int]:
+def only_prices(plan: WorkerPlan, role: int) -> bool:
+    """Whether drafts change the prices of a pool's steps alone, and the keys of its tree: SGLang's prefill workers."""
+    return plan.engine.name == "sglang" and role == fl.PREFILL
+
+
+def settings(plan: WorkerPlan, role: int) -> dict[str, int]:
     """Fields of ``layout.sim.CONFIG`` for speculative decoding; 0 without."""
     speculation = plan.speculation
+    decides = None if only_prices(plan, role) else speculation
     return {
-        "draft_tokens": 0 if speculation is None else speculation.draft_tokens,
-        "lookahead_tokens": 0 if speculation is None else speculation.lookahead_tokens,
-        "reads_next_token": 0 if speculation is None else speculation.reads_next_token,
-        "draft_seed": 0 if speculation is None else speculation.seed,
+        "draft_tokens": 0 if decides is None else decides.draft_tokens,
+        "lookahead_tokens": 0 if decides is None else decides.lookahead_tokens,
+        "reads_next_token": 0 if decides is None else decides.reads_next_token,
+        "draft_seed": 0 if decides is None else decides.seed,
         "keys_pairs": speculation is not None and speculation.reads_next_token and plan.engine.name == "sglang",
     }
 

@@ -35,9 +35,6 @@ from hisearch.traces.compiled import TraceArrays
 #: Separates the shuffle streams' seed from the router's: the first 64 bits of the square root of 2's fraction.
 _SHUFFLE_STREAMS = 0x6A09E667F3BCC908
 
-#: Kernels of decode workers, for every engine.
-DECODE_ENTRY = la.DECODE_WORKER
-
 ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG, "trtllm": la.TRTLLM}
 _SCHEDULER_KINDS = {"alone": la.SINGLE, "lockstep": la.LOCKSTEP, "pipe": la.PIPE}
 _CAPACITY_POLICIES = {
@@ -54,10 +51,10 @@ _CHUNKING_POLICIES = {
 def entry_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
     """The kernels that a pool runs (see ``kernels.engine.engine_calls``)."""
     if role == fl.DECODE:
-        return DECODE_ENTRY
+        return la.DECODE_WORKER if plan.speculation is None else la.DRAFTS_DECODE_WORKER
     if plan.groups is not None:
         return la.VLLM_GROUPS
-    if plan.speculation is not None:
+    if plan.speculation is not None and not draft_arrays.only_prices(plan, role):
         return la.SGLANG_DRAFTS if plan.engine.name == "sglang" else la.VLLM_DRAFTS
     kv_connector, by_today = offload_arrays.kv_connector_of(plan), offload_arrays.by_chunk(plan)
     return offload_arrays.engine_entry(ENGINES[plan.engine.name], kv_connector, by_today)
@@ -93,8 +90,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         store_tier=0,
         prefix_caching=caches,
         max_running=plan.scheduler_running_requests,
-        # One token of the budget for each decode, for every engine.
-        chunk_tokens=max(engine.chunk_tokens, engine.max_running_requests if role == fl.DECODE else 0),
+        chunk_tokens=max(engine.chunk_tokens, _decode_tokens(plan) if role == fl.DECODE else 0),
         max_prefill_tokens=engine.max_prefill_tokens,
         max_prefills=la.NEVER if engine.prefill_max_requests is None else engine.prefill_max_requests,
         preempts=engine.name == "sglang" and engine.by_priority,
@@ -113,7 +109,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         reserve_full_prompt=engine.reserve_full_prompt,
         # Of all blocks: the pool has one more, which never holds KV.
         watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page + 1)),
-        **draft_arrays.settings(plan),
+        **draft_arrays.settings(plan, role),
         capacity_policy=_CAPACITY_POLICIES[engine.capacity_policy],
         # Of no effect without chunks (MicroBatchScheduler: ctx_chunk_config is None).
         chunking_policy=_CHUNKING_POLICIES[engine.chunking_policy] if engine.chunked_prefill else 0,
@@ -128,6 +124,15 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         log=0,
         **_rules(plan),
     )
+
+
+def _decode_tokens(plan: WorkerPlan) -> int:
+    """Tokens of a decode worker's largest step: each decode's own, and its drafts where no budget of the engine counts.
+
+    vLLM counts drafts; a budget below one token for each decode is taken to be that for it too.
+    """
+    drafts = plan.speculation.draft_tokens if plan.speculation is not None and plan.engine.name != "vllm" else 0
+    return plan.engine.max_running_requests * (1 + drafts)
 
 
 def _conservativeness(plan: WorkerPlan) -> float:

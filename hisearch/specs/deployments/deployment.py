@@ -11,6 +11,7 @@ from hisearch.specs.deployments.cluster import IncidentSpec, RetrySpec, RoleName
 from hisearch.specs.deployments.engine import SCHEDULES, CapacityPolicyName, EngineSpec, EvictionName, ScheduleName
 from hisearch.specs.deployments.pool import KV_DTYPES, PoolSpec
 from hisearch.specs.deployments.routing import PROMPT_POLICIES, AdmissionSpec, ModelRoutersSpec, RouterSpec
+from hisearch.specs.deployments.speculation import same_drafts
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.machines.devices import DeviceSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
@@ -205,6 +206,11 @@ def _check_disaggregated(deployment: DeploymentSpec) -> None:
             raise KeyedError(
                 ("pools", index, "kv_dtype"),
                 f"{pool.kv_dtype}, but pool {like.name} has {like.kv_dtype}: KV is transferred as it is",
+            )
+        if pool.role != "unified" and not same_drafts(pool.engine.speculation, like.engine.speculation):
+            raise KeyedError(
+                ("pools", index, "engine", "speculation"),
+                f"pool {like.name} drafts otherwise: a head's KV of the prompt comes with the model's",
             )
 
 

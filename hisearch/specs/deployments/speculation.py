@@ -152,13 +152,12 @@ def check_speculation(
     Raises:
         KeyedError: with a key below the pool.
     """
-    speculation, key = engine.speculation, ("engine", "speculation")
+    speculation, key, unified = engine.speculation, ("engine", "speculation"), role == "unified"
     if speculation is None:
         return
     if engine.name not in DRAFTING_ENGINES:
         raise KeyedError(key, f"speculation is simulated under vLLM and SGLang, not {ENGINE_TITLES[engine.name]}")
     refused = {
-        f"in {role} workers": role != "unified",
         f"with pipeline_parallel {pipeline}": pipeline > 1,
         "with cache tiers": tiers,
         "with agents' objects": agents,
@@ -169,7 +168,8 @@ def check_speculation(
             message = f"drafted tokens are simulated by the rules of SGLang {SGLANG_SINCE}, not of {engine.version}"
             raise KeyedError(("engine", "version"), message)
         refused |= {
-            f"with attention_data_parallel {attention_data} under SGLang": attention_data > 1,
+            f"with attention_data_parallel {attention_data} in unified workers of SGLang": unified
+            and attention_data > 1,
             "with mixed_chunk": engine.mixed_chunk,
             "with priorities that preempt": engine.by_priority,
         }
@@ -178,6 +178,16 @@ def check_speculation(
     for where, is_refused in refused.items():
         if is_refused:
             raise KeyedError(key, f"drafted tokens are not simulated {where}")
+
+
+def same_drafts(prefill: SpeculationSpec | None, decode: SpeculationSpec | None) -> bool:
+    """Whether a prefill worker leaves what a decode worker's drafter needs of a prompt.
+
+    A head drafts from its own KV, which comes with the model's. N-grams come from the text.
+    """
+    heads = [None if drafts is None or drafts.method not in HEADS else drafts for drafts in (prefill, decode)]
+    shapes = [None if head is None else (head.method, head.head_layers, head.draft_weights) for head in heads]
+    return shapes[0] == shapes[1]
 
 
 def check_speculation_of(

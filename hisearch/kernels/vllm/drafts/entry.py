@@ -7,23 +7,37 @@ from hisearch.kernels.cache import queue
 from hisearch.kernels.engine import device, log, schedulers
 from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
+from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import lists
+from hisearch.kernels.traffic import heaps, lists
 from hisearch.kernels.vllm import entry as vllm
 from hisearch.kernels.vllm import memory
 from hisearch.kernels.vllm.drafts import step as drafts_step
 
 
 @kernel
-def form(sim, w, now):
-    """Form the next batch at ``now``, launch it and set the worker's next event."""
+def begin_pass(sim, w):
+    """Schedule the running requests. Returns (budget left, preempted)."""
     worker = sim.workers[w]
     log.forget_lost(sim)
     worker.batch_size = 0
     worker.lost_head = -1
-    budget, preempted = drafts_step.serve_running(sim, w)
+    return drafts_step.serve_running(sim, w)
+
+
+@kernel
+def form(sim, w, now):
+    """Form the next batch at ``now``, launch it and set the worker's next event."""
+    budget, preempted = begin_pass(sim, w)
     if not preempted:
         drafts_step.admit_waiting(sim, w, now, budget)
+    set_out(sim, w, now, preempted)
+
+
+@kernel
+def set_out(sim, w, now, preempted):
+    """Launch the batch formed at ``now``, or go idle."""
+    worker = sim.workers[w]
     vllm.note_peak(sim, w)
     if worker.batch_size == 0:
         vllm.stand_by(sim, w, now, preempted)
@@ -66,11 +80,27 @@ def complete(sim, w, now):
         if sim.requests[r].state == la.DRAINED:
             lists.stop_waiting(sim, w, r)
         else:
-            drafts_step.release(sim, w, r)
+            if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:
+                sim.requests[r].away = 1
+            else:
+                drafts_step.release(sim, w, r)
             lists.stop_running(sim, w, r)
             worker.draining -= 1
         lists.note_finished(sim, w, r, now)
         r = after
+
+
+@kernel
+def let_go(sim, w, r, now):
+    """Free the pages of ``r``, whose KV has been sent, for waiting requests."""
+    worker = sim.workers[w]
+    if not sim.requests[r].away:
+        return
+    sim.requests[r].away = 0
+    drafts_step.release(sim, w, r)
+    if worker.phase == la.IDLE and worker.waiting > 0:
+        worker.phase = la.FORMING
+        heaps.event_set(sim, w, now)
 
 
 def engine_entry(sim, op, w, r, now):
@@ -85,6 +115,8 @@ def engine_entry(sim, op, w, r, now):
         launch(sim, w, now)
     elif op == Op.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
+    elif op == Op.RELEASE_KV:
+        let_go(sim, w, r, now)
     elif op == Op.RESET:
         queue.reset(sim, w, sim.config.capacity_pages)
     return 0

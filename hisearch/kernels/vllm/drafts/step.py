@@ -168,7 +168,7 @@ serve_running = served_in_order(_running_share, _missing_pages_ahead, preempt, _
 
 
 @kernel
-def _look_up(sim, w, r):
+def look_up(sim, w, r):
     """Look the waiting request ``r`` up in the cache: (trace node, tokens hit, cache node)."""
     trace_node = lists.path_end(sim, r)
     limit = 0
@@ -184,7 +184,7 @@ def _look_up(sim, w, r):
 def _pads(sim, r, hit_tokens, alongside):
     """Whether ``r``, admitted with all but one token cached, gets drafts that are all rejected: steps keep one shape.
 
-    ``alongside``: what the step has of running requests, see ``_running_part``.
+    ``alongside``: what the step has of running requests, see ``running_part``.
     """
     if not sim.config.pads_new_decodes or alongside == WITH_PROMPTS:
         return False
@@ -196,7 +196,7 @@ def _pads(sim, r, hit_tokens, alongside):
 
 
 @kernel
-def _running_part(sim, w):
+def running_part(sim, w):
     """What the batch has of running requests, before any is admitted: nothing, decodes alone, or prompts too."""
     worker = sim.workers[w]
     part = NOTHING
@@ -208,41 +208,90 @@ def _running_part(sim, w):
 
 
 @kernel
-def _admit(sim, w, r, now, budget, alongside):
-    """Try to admit the waiting request ``r``. Returns tokens scheduled, 0 if it has to wait."""
-    trace_node, hit_tokens, d = _look_up(sim, w, r)
-    lookahead = sim.config.lookahead_tokens if sim.config.looks_ahead_at_once else 0
+def _first_share(sim, w, r, cached, budget, alongside):
+    """Tokens of ``r``, of which ``cached`` are computed, that its first step computes; 0 if the budget is too small."""
+    if not _pads(sim, r, cached, alongside):
+        return step.share_of(sim, w, r, cached, budget)
+    share = 1 + sim.config.draft_tokens
+    return share if share <= budget else 0
+
+
+@kernel
+def _fits(sim, w, r, hit_tokens, d, held, tokens):
+    """Whether there are pages to admit ``r``, which holds ``held`` of them, for the ``tokens`` that it needs now."""
     whole = sim.trace.input_tokens[r] + sim.requests[r].generated
-    if _pads(sim, r, hit_tokens, alongside):
-        share = 1 + sim.config.draft_tokens
-        if share > budget:
-            return 0
-    else:
-        share = step.share_of(sim, w, r, hit_tokens, budget)
-    if share == 0:
-        return 0
-    if sim.config.reserve_full_prompt and not step.fits(sim, w, hit_tokens, d, 0, whole):
-        return 0
-    if not step.fits(sim, w, hit_tokens, d, 0, min(hit_tokens + share + lookahead, sim.config.max_request_tokens)):
+    if sim.config.reserve_full_prompt and not step.fits(sim, w, hit_tokens, d, held, whole):
+        return False
+    return step.fits(sim, w, hit_tokens, d, held, min(tokens, sim.config.max_request_tokens))
+
+
+@kernel
+def _run(sim, w, r, computed, share, lookahead):
+    lists.run_last(sim, w, r)
+    lists.number(sim, w, r)
+    sim.requests[r].state = la.ADMITTED
+    _schedule(sim, w, r, computed, share, lookahead)
+
+
+@kernel
+def admit(sim, w, r, now, budget, alongside):
+    """Try to admit the waiting request ``r``. Returns tokens scheduled, 0 if it has to wait.
+
+    ``alongside``: what the step has of running requests, see ``running_part``.
+    """
+    trace_node, hit_tokens, d = look_up(sim, w, r)
+    lookahead = sim.config.lookahead_tokens if sim.config.looks_ahead_at_once else 0
+    share = _first_share(sim, w, r, hit_tokens, budget, alongside)
+    if share == 0 or not _fits(sim, w, r, hit_tokens, d, 0, hit_tokens + share + lookahead):
         return 0
     lists.stop_waiting(sim, w, r)
     step.hold(sim, w, r, trace_node, hit_tokens, hit_tokens)
     sim.requests[r].reserved_tokens = hit_tokens
     lists.note_scheduled(sim, r, now, hit_tokens, 0)
+    _run(sim, w, r, hit_tokens, share, lookahead)
+    return share
+
+
+@kernel
+def resumed_share(sim, w, r, budget, alongside):
+    """Tokens that ``r``, whose KV has arrived, would compute: the last of its prompt, and drafts; 0: it has to wait."""
+    computed = sim.requests[r].computed - 1
+    share = _first_share(sim, w, r, computed, budget, alongside)
+    held = lists.pages(sim, sim.requests[r].reserved_tokens)
+    tokens = computed + share + sim.config.lookahead_tokens
+    return share if _fits(sim, w, r, 0, sim.workers[w].cache_id, held, tokens) else 0
+
+
+@kernel
+def resume(sim, w, r, now, share):
+    """Run ``r``, in no list, whose KV has arrived, with ``share`` tokens from the last one of its prompt on."""
+    sim.requests[r].computed -= 1
+    lists.note_scheduled(sim, r, now, sim.requests[r].hit_tokens, 0)
+    _run(sim, w, r, sim.requests[r].computed, share, sim.config.lookahead_tokens)
+
+
+@kernel
+def join(sim, w, r, now):
+    """Run ``r``, in no list, whose KV and first token have arrived at ``now``: it verifies from this step on."""
+    request = sim.requests[r]
+    lists.note_scheduled(sim, r, now, request.hit_tokens, 0)
+    lists.note_first_token(sim, r, now)
+    request.generated = 1
+    request.sampled_step = 0
+    request.last_token_s = now
     lists.run_last(sim, w, r)
     lists.number(sim, w, r)
-    sim.requests[r].state = la.ADMITTED
-    _schedule(sim, w, r, hit_tokens, share, lookahead)
-    return share
+    request.state = la.VERIFYING
+    sim.workers[w].decoding += 1
 
 
 @kernel
 def admit_waiting(sim, w, now, budget):
     """Admit from the head of the queue until one does not fit."""
     worker = sim.workers[w]
-    alongside = _running_part(sim, w)
+    alongside = running_part(sim, w)
     while worker.waiting > 0 and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
-        tokens = _admit(sim, w, worker.waiting_head, now, budget, alongside)
+        tokens = admit(sim, w, worker.waiting_head, now, budget, alongside)
         if tokens == 0:
             return
         budget -= tokens
