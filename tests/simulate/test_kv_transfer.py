@@ -13,6 +13,7 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan, TransferPlan
+from hisearch.simulate.plans.tier_plan import TransferLaw
 from hisearch.simulate.results.tables import Outcome
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.routing import RouterSpec
@@ -263,3 +264,47 @@ def test_kv_is_held_until_it_has_been_sent() -> None:
     ample = simulate_fleet(fleet("vllm", slow, decode=4), compiled(arrays))
     assert (tight.requests.outcome == Outcome.FINISHED).all()
     assert tight.requests.scheduled_s.max() > 1.5 * ample.requests.scheduled_s.max()
+
+
+#: Slots over which a token's KV takes as long as over ``LINK``, and half as long.
+SLOT, FAST_SLOT = TransferLaw(0.0, 1e-3), TransferLaw(0.0, 5e-4)
+
+
+def with_copies(name: str, transfer: TransferPlan, slot: TransferLaw) -> FleetPlan:
+    """Two workers that compute prompts, and copy their KV to host memory, and two that decode."""
+    spec = engine(name, page_tokens=16)
+    copying = plan(spec, AMPLE, AMPLE, host_read=slot, host_write=slot)
+    pools = (PoolPlan(copying, 2, "prefill", "prefill"), PoolPlan(plan(spec, AMPLE), 2, "decode", "decode"))
+    return FleetPlan(pools, transfer=transfer)
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+@pytest.mark.parametrize("reserve_first", [False, True])
+def test_kv_to_decode_workers_and_copies_to_host_memory_take_turns_on_a_slot(name: str, reserve_first: bool) -> None:
+    """Nothing moves on a slot twice as fast as the slot does: each direction is occupied by all that it carries."""
+    trace = compiled(random_trace(5, TraceShape(requests=60, rate_rps=20.0, prompt_tokens=200, follow_up=0.0)))
+    transfer = replace(LINK, reserve_first=reserve_first)
+    apart, beside = (
+        simulate_fleet(with_copies(name, replace(transfer, over_slots=over), SLOT), trace) for over in (False, True)
+    )
+    sent = np.array([use.tokens for use in beside.kv_transfers[:2]])
+    assert sent.sum() > 0
+    copied, busy_s = (
+        np.array([getattr(use, field) for use in beside.links if use.write and use.pool == 0 and use.path == "medium"])
+        for field in ("tokens", "busy_s")
+    )
+    assert copied.sum() > 0
+    np.testing.assert_allclose(busy_s, (copied + sent) * SLOT.s_per_token, rtol=1e-9)
+    firsts = [result.requests.first_token_s for result in (apart, beside)]
+    assert (firsts[1] - firsts[0]).sum() > 0.0
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_kv_that_is_alone_on_a_slot_goes_by_its_network(name: str) -> None:
+    """Copies of a lone prompt end before its KV has arrived: a network half as fast sets the pace."""
+    trace = compiled(random_trace(5, lone()))
+    tables = [
+        simulate_fleet(with_copies(name, replace(LINK, over_slots=over), FAST_SLOT), trace).requests
+        for over in (False, True)
+    ]
+    np.testing.assert_allclose(tables[1].first_token_s, tables[0].first_token_s, rtol=1e-12)

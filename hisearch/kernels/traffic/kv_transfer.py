@@ -5,7 +5,8 @@ computed KV is sent while the rest is computed. With vLLM and TensorRT-LLM the p
 request goes to a decode worker, which fetches the KV once it has free pages.
 
 KV is transferred over the networks of both workers, each of which serves one transfer after another. DP ranks hold the
-KV of their own requests, and have networks of their own.
+KV of their own requests, and have networks of their own. On its way it passes the slots of both accelerators, in turn
+with their copies to and from host memory.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import pools
+from hisearch.kernels.traffic import links, pools
 
 
 @kernel
@@ -74,6 +75,15 @@ def _nic(fleet, m, r):
 
 
 @kernel
+def _over_slot(fleet, m, r, nic, back, begin_s, tokens):
+    """Send KV of ``r`` over its accelerators' slots at member ``m`` (``back``: in); returns its end."""
+    if nic.slot_s_per_token == 0.0:
+        return begin_s
+    sim = pools.at(fleet, fleet.members[m].pool)
+    return links.carry(sim, 2 * sim.requests[r].worker + back, begin_s, tokens * nic.slot_s_per_token, 0)
+
+
+@kernel
 def _move(fleet, r, now):
     """Send the KV of ``r``, the first of which has been ready since ``ready_s``, and all since ``now``."""
     hand = fleet.kv_transfers[r]
@@ -88,6 +98,9 @@ def _move(fleet, r, now):
     if transfer.pipelined:
         last = base + min(hand.tokens, out.last_tokens) * transfer.layer_share * pace
         end = max(max(hand.ready_s, out.free_s, into.free_s) + seconds, now + last)
+    begin_s = hand.ready_s if transfer.pipelined else now
+    end = max(end, _over_slot(fleet, hand.source, r, out, 0, begin_s, hand.tokens))
+    end = max(end, _over_slot(fleet, hand.target, r, into, 1, begin_s, hand.tokens))
     for nic in (out, into):
         nic.free_s = end
         nic.busy_s += seconds

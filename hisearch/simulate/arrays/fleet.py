@@ -173,6 +173,8 @@ def _nics(plan: FleetPlan) -> Any:
         moved = transfer.bytes_per_token if pool.kv_bytes_per_token is None else pool.kv_bytes_per_token
         mine["base_s"] = transfer.base_s
         mine["s_per_token"] = moved / transfer.bytes_per_s
+        if transfer.over_slots and pool.plan.movement is not None:
+            mine["slot_s_per_token"] = pool.plan.movement.host_write.s_per_token
         mine["ranks"] = pool.ranks / pool.networks
         mine["last_tokens"] = pool.plan.engine.chunk_tokens
         rows.append(mine)

@@ -110,7 +110,8 @@ class TransferPlan:
     reserve_first: a prompt is computed only after its decode worker has reserved memory for it. pipelined: KV is sent
     while the rest of the prompt is computed; ``layer_share`` of the last step's KV remains to send at its end. base_s:
     of a transfer. bytes_per_token: on an accelerator, for pools without their own value. bytes_per_s: of each
-    accelerator's network, one direction. forward_s: from the end of the prompt to the decode worker's queue.
+    accelerator's network, one direction. over_slots: it begins at the accelerators' own slots, which copies to host
+    memory use too. forward_s: from the end of the prompt to the decode worker's queue.
     local_tokens: prompts with fewer uncached tokens are computed by the decode worker. reserved_tokens: kept free by
     SGLang on a decode worker for each request.
     """
@@ -121,6 +122,7 @@ class TransferPlan:
     base_s: float = 0.0
     bytes_per_token: float = 0.0
     bytes_per_s: float = math.inf
+    over_slots: bool = False
     forward_s: float = 0.0
     local_tokens: int = 0
     reserved_tokens: int = 512

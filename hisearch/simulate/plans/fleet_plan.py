@@ -142,6 +142,7 @@ def _transfer(deployment: DeploymentSpec, models: Mapping[str, ModelSpec], fabri
         layer_share=1.0 / _layers(deployment, models) if granularity == "layer" else 1.0,
         base_s=fabric.link.latency_s,
         bytes_per_s=fabric.link.bandwidth_bytes_per_s * spec.efficiency,
+        over_slots=fabric.link.kind != "nvlink",
         forward_s=spec.forward_s,
         local_tokens=spec.local_prefill_tokens,
         reserved_tokens=spec.reserved_decode_tokens,

@@ -27,7 +27,9 @@ ScopeName = Literal["worker", "node", "cluster"]
 class LinkSpec(Strict):
     """A point-to-point link: ``seconds = latency_s + bytes / bandwidth_bytes_per_s`` (one direction)."""
 
-    kind: Literal["nvlink", "pcie", "infiniband", "roce", "ethernet", "cxl"] = Field(description="For the reader.")
+    kind: Literal["nvlink", "pcie", "infiniband", "roce", "ethernet", "cxl"] = Field(
+        description="KV between workers passes the accelerators' slots, but for nvlink; else for the reader."
+    )
     bandwidth_bytes_per_s: Positive = Field(description="One direction.")
     latency_s: NonNegative = Field(description="Fixed cost of a transfer.")
     energy_j_per_byte: NonNegative = Field(0.0, description="Of a byte sent, both ends together.")
