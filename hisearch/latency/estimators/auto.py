@@ -1,6 +1,7 @@
 """Chooses, from a profile's list, the profile of an accelerator and engine.
 
 Where none is listed, the laws of the nearest listed accelerator are carried over; the roofline where none is near.
+Either has measured collectives where peers talk over PCIe (``pcie``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from hisearch.latency.corrections import corrected
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import ProfileEstimator, build_estimator, register
 from hisearch.latency.estimators import transfer
+from hisearch.latency.estimators.pcie import PcieCollectives, pcie_collectives
 from hisearch.latency.estimators.roofline import RooflineEstimator
 from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.priced import PricedWorker
@@ -43,16 +45,25 @@ class AutoEstimator(ProfileEstimator):
         if near is None:
             return None
         profile = transfer.carried(of_catalogue("LatencyProfile", near.profile), accelerator)
-        return f"{near.profile}, carried over", profile
+        assert profile.laws is not None
+        over_pcie = self._over_pcie(accelerator, engine)
+        laws = profile.laws.model_copy(update={"collectives": None if over_pcie is None else over_pcie.curves})
+        return f"{near.profile}, carried over", profile.model_copy(update={"laws": laws})
+
+    def _over_pcie(self, accelerator: AcceleratorSpec, engine: EngineName) -> PcieCollectives | None:
+        return pcie_collectives(accelerator, [choice for choice in self.profile.choices if choice.engine == engine])
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
         engine = priced.engine.name
         selected = self.selected(priced.accelerator, engine)
+        over_pcie = self._over_pcie(priced.accelerator, engine)
+        doubts = [over_pcie.warning] if over_pcie is not None and priced.split.stage_ranks > 1 else []
         if selected is None:
-            costs = RooflineEstimator(self.profile_name, self.profile).compile(priced)
+            curves = None if over_pcie is None else over_pcie.curves
+            costs = RooflineEstimator(self.profile_name, self.profile, curves).compile(priced)
             warning = f"no profile of {engine} on this accelerator: the roofline prices its steps"
-            return replace(costs, warnings=(*costs.warnings, warning))
+            return replace(costs, warnings=(*costs.warnings, warning, *doubts))
         name, profile = selected
         if self.chosen(priced.accelerator, engine) is not None:
             return corrected(build_estimator(name, profile).compile(priced), profile.corrections)
@@ -60,4 +71,4 @@ class AutoEstimator(ProfileEstimator):
         costs = ScaledEstimator(name, profile).compile(attained)
         assert profile.laws is not None
         warning = f"no profile of {engine} on this accelerator: laws of {profile.laws.accelerator} are carried over"
-        return replace(costs, served=None, warnings=(*costs.warnings, warning))
+        return replace(costs, served=None, warnings=(*costs.warnings, warning, *doubts))

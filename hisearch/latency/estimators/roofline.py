@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hisearch.latency.costs import CompiledCosts, lockstep_costs
@@ -11,16 +13,28 @@ from hisearch.latency.host import with_overhead
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.tabulate import counted
 from hisearch.latency.workers.roofline import RooflineWorker, attained_worker, format_warnings
+from hisearch.specs.machines.laws import CollectiveCurves
+from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.pages import page_warnings
 
 
 @register("roofline")
 class RooflineEstimator(ProfileEstimator):
-    """Compiles a worker to tables with the constants of one LatencyProfile."""
+    """Compiles a worker to tables with the constants of one LatencyProfile.
+
+    collectives: measured ones between the accelerators of a host, in place of the profile's terms.
+    """
+
+    def __init__(
+        self, profile_name: str, profile: LatencyProfileSpec, collectives: CollectiveCurves | None = None
+    ) -> None:
+        super().__init__(profile_name, profile)
+        self.collectives = collectives
 
     def worker(self, priced: PricedWorker) -> RooflineWorker:
         """The worker's operators in seconds, not yet tabulated."""
-        return attained_worker(self.profile, priced)
+        worker = attained_worker(self.profile, priced)
+        return replace(worker, collectives=replace(worker.collectives, curves=self.collectives))
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""

@@ -1,0 +1,64 @@
+"""Collectives over PCIe of accelerators whose own were not measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hisearch.latency.estimators.pcie import pcie_collectives
+from hisearch.latency.laws.collectives import Collectives
+from hisearch.latency.sharding import Parallelism
+from hisearch.latency.step_cost import step_seconds
+from hisearch.specs.documents.catalogue import Catalogue
+from tests.latency.test_transfer import AUTO, CATALOGUE, VLLM, _costs
+
+ENGINES = ("vllm", "sglang", "trtllm")
+
+
+def card(name: str, **update: Any) -> Any:
+    return Catalogue().get("Accelerator", name).spec.model_copy(update=update)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("name", "nearest"), [("a10g", "l40s"), ("rtx4090", "l40s"), ("h100-pcie", "rtx-pro-6000")])
+def test_the_nearest_link_counts(engine: str, name: str, nearest: str) -> None:
+    over = pcie_collectives(card(name), [choice for choice in AUTO.choices if choice.engine == engine])
+    assert over is not None
+    assert over.accelerator == nearest
+    assert nearest in over.warning
+
+
+def test_seconds_scale_with_the_link_and_launches_do_not() -> None:
+    measured = card("l40s")
+    slower = card("l40s", peer_link=measured.peer_link.model_copy(update={"bandwidth_bytes_per_s": 21e9}))
+    curves = [Collectives(pcie_collectives(sheet, VLLM).curves, 1.0, 1.0) for sheet in (measured, slower)]  # type: ignore[union-attr]
+    small, large = np.array([512.0]), np.array([5e8])
+    ratios = [curves[1].all_reduce_s(size, 8) / curves[0].all_reduce_s(size, 8) for size in (small, large)]
+    assert ratios[0] == pytest.approx(1.0, abs=0.1)
+    assert ratios[1] == pytest.approx(1.5, rel=0.02)
+
+
+def test_a_measured_card_keeps_its_own() -> None:
+    """Left alone by the choice of another: its curves are those of its profile."""
+    laws = CATALOGUE.get("LatencyProfile", "vllm-l40s").spec.laws
+    over = pcie_collectives(card("l40s"), VLLM)
+    assert over is not None
+    assert over.curves == laws.collectives
+
+
+@pytest.mark.parametrize("name", ["h100-nvl", "gh200", "mi300x"])
+def test_other_links_have_none(name: str) -> None:
+    assert card(name).peer_link.kind != "pcie"
+    assert pcie_collectives(card(name), VLLM) is None
+
+
+@pytest.mark.parametrize("name", ["rtx4090", "a10g"])
+def test_prompts_over_eight_ranks_wait_for_pcie(name: str) -> None:
+    """By laws that are carried over, and by the roofline: both say that machines differ."""
+    alone, eight = (_costs(card(name), split=Parallelism(ranks)) for ranks in (1, 8))
+    prompt_s = [step_seconds(costs.seconds, [(2048, 0)], []) for costs in (alone, eight)]
+    assert prompt_s[1] > prompt_s[0]
+    assert not any("over PCIe" in warning for warning in alone.warnings)
+    assert any("collectives over PCIe are those of l40s" in warning for warning in eight.warnings)
