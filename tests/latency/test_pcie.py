@@ -62,3 +62,23 @@ def test_prompts_over_eight_ranks_wait_for_pcie(name: str) -> None:
     assert prompt_s[1] > prompt_s[0]
     assert not any("over PCIe" in warning for warning in alone.warnings)
     assert any("collectives over PCIe are those of l40s" in warning for warning in eight.warnings)
+
+
+def test_bridges_join_pairs_that_talk_over_pcie() -> None:
+    """Two ranks go by the bridge; of four, the pairs' halves pass the host link, as between hosts."""
+    bridged, whole = card("h100-nvl"), card("h100-nvl", peer_ranks=None)
+    assert bridged.peer_ranks == 2
+    times = {
+        ranks: [
+            step_seconds(_costs(sheet, split=Parallelism(ranks)).seconds, [(4096, 0)], []) for sheet in (bridged, whole)
+        ]
+        for ranks in (1, 2, 4, 8)
+    }
+    for ranks in (1, 2):
+        assert times[ranks][0] == times[ranks][1]
+    layers, payload = 32, 2 * 4096 * 4096
+    share = 0.7 * bridged.host_link.bandwidth_bytes_per_s
+    # Each all-reduce scatters and gathers: a rank sends half of its pair's half each way.
+    extra_s = 2 * layers * 2 * (payload / 4 / share)
+    assert times[4][0] - times[4][1] == pytest.approx(extra_s, rel=0.35)
+    assert times[8][0] > times[8][1] + extra_s

@@ -63,8 +63,8 @@ class ScaledEstimator(ProfileEstimator):
         prefill, decode = self._attention(model, kv_dtype)
         fused, fused_bytes = self._fused(priced)
         collectives = replace(
-            roofline.collectives, curves=self.laws.collectives, hosts=priced.hosts, fused=fused,
-            fused_bytes=fused_bytes, exchange=self._exchange(priced),
+            roofline.collectives, curves=self.laws.collectives, hosts=priced.hosts or roofline.collectives.hosts,
+            fused=fused, fused_bytes=fused_bytes, exchange=self._exchange(priced),
         )  # fmt: skip
         return ScaledWorker(
             model=model,

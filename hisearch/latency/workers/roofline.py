@@ -49,7 +49,7 @@ from hisearch.latency.operators import (
     windowed_pairs,
 )
 from hisearch.latency.parameters import wide_dtype
-from hisearch.latency.priced import PricedWorker
+from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.sharding import Parallelism, shard
 from hisearch.latency.tabulate import counted, device_costs, table_axes
 from hisearch.specs.base import DType, rate_dtype
@@ -214,9 +214,15 @@ def attained_worker(profile: LatencyProfileSpec, priced: PricedWorker) -> Roofli
 
 
 def peer_collectives(profile: LatencyProfileSpec, accelerator: AcceleratorSpec) -> Collectives:
-    """Collectives by alpha-beta over the peer link, at the share that the profile states."""
-    terms = profile.all_reduce
-    return Collectives(None, accelerator.peer_link.bandwidth_bytes_per_s * terms.bandwidth, terms.alpha_s)
+    """Collectives by alpha-beta over the peer link, at the share that the profile states.
+
+    Where it joins some of a host's accelerators, these are as hosts to each other, at the same share of the host link.
+    """
+    terms, between = profile.all_reduce, None
+    if accelerator.peer_ranks is not None:
+        bytes_per_s = accelerator.host_link.bandwidth_bytes_per_s * terms.bandwidth
+        between = AcrossHosts(accelerator.peer_ranks, bytes_per_s, terms.alpha_s)
+    return Collectives(None, accelerator.peer_link.bandwidth_bytes_per_s * terms.bandwidth, terms.alpha_s, between)
 
 
 def peak_worker(priced: PricedWorker) -> RooflineWorker:

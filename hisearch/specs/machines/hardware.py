@@ -63,6 +63,11 @@ class AcceleratorSpec(Strict):
         description="Between accelerators of one host, or of its peer domain, per accelerator and direction, at the "
         "link's full rate; the share that collectives attain is the latency profile's."
     )
+    peer_ranks: Count | None = Field(
+        None,
+        description="That peer_link joins, as bridges between cards do; more of them talk over host_link between such "
+        "groups. All of a host, or of its peer domain, where absent.",
+    )
     host_link: LinkSpec = Field(
         description="Between the accelerator and host memory, per direction, at the rate large pinned copies attain."
     )
