@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.base.engine_rules import MODELLED
-from hisearch.latency.costs import LockstepCosts
+from hisearch.latency.costs import DraftCosts, LockstepCosts
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate.engine import EngineStuck, simulate_fleet
@@ -170,3 +170,24 @@ def test_drafts_that_are_never_accepted_change_no_time_where_tokens_cost_nothing
     assert plain.finished.all()
     np.testing.assert_allclose(drafted.first_token_s, plain.first_token_s, atol=1e-9)
     np.testing.assert_allclose(drafted.finish_s, plain.finish_s, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_prefill_workers_with_tiers_draft_for_the_price_alone(name: Any) -> None:
+    """Their steps cost a head's share more; hits in host memory are those without drafts."""
+    engine = EngineSpec(name=name, max_running_requests=8, page_tokens={"vllm": 8, "sglang": 1}[name])
+    arrays = random_trace(11, replace(SHAPE, requests=120, rate_rps=10.0, repeat=0.5, prompt_tokens=120))
+    results = []
+    for drafts in (None, SpeculationPlan(1, 1, True, (0.6,), share=0.1)):
+        costs = compiled_costs(LAW._replace(draft=DraftCosts(1, 0.1) if drafts is not None else None))
+        prefill = replace(plan(engine, 320, 1 << 14, costs=costs), speculation=drafts, max_request_tokens=320)
+        decode = replace(plan(engine, 1 << 14, costs=costs), speculation=drafts, max_request_tokens=1 << 14)
+        pools = (PoolPlan(prefill, 1, "prefill", "prefill"), PoolPlan(decode, 1, "decode", "decode"))
+        transfer = TransferPlan(reserve_first=name == "sglang", base_s=BASE_S, bytes_per_token=1.0, bytes_per_s=1e5)
+        results.append(simulate_fleet(FleetPlan(pools, transfer=transfer), compiled(arrays)))
+    plain, drafted = results
+    assert drafted.requests.finished.all()
+    assert plain.tier_hit_tokens[1] > 0
+    assert drafted.tier_hit_tokens[1] == pytest.approx(plain.tier_hit_tokens[1], rel=0.3)
+    busy = [result.workers.busy_s[0] / result.workers.prefill_tokens[0] for result in results]
+    assert busy[1] > busy[0]

@@ -128,7 +128,7 @@ def test_settings_that_are_refused(settings: dict[str, Any], problem: str) -> No
         (SGLANG | {"mixed_chunk": True}, {}, "drafted tokens are not simulated with mixed_chunk"),
         (SGLANG | {"schedule": "priority"}, {}, "drafted tokens are not simulated with priorities that preempt"),
         (SGLANG, {"attention_data_parallel": 2, "expert_parallel": 2}, "attention_data_parallel 2 in unified workers"),
-        (SGLANG, {"tiers": [{"medium": "ddr5", "gib": 64}]}, "drafted tokens are not simulated with cache tiers"),
+        (SGLANG, {"tiers": [{"medium": "ddr5", "gib": 64}]}, "are not simulated with cache tiers of unified workers"),
         ({}, {"pipeline_parallel": 2}, "drafted tokens are not simulated with pipeline_parallel 2"),
         ({}, {"tiers": [{"medium": "ddr5", "gib": 64}]}, "drafted tokens are not simulated with cache tiers"),
         ({}, {"agents": {}}, "drafted tokens are not simulated with agents' objects"),

@@ -74,8 +74,9 @@ def with_cache(deployment: DeploymentSpec, *, memory_fraction: float, choice: Ti
 def _with_cache(pool: PoolSpec, memory_fraction: float, choice: TierChoice) -> PoolSpec:
     data = pool.model_dump()
     data["engine"] |= {"memory_fraction": memory_fraction, "eviction": choice.eviction}
-    # With drafted tokens tiers are not simulated: such a worker keeps none.
-    data["tiers"] = [tier.model_dump() for tier in choice.tiers] if pool.engine.speculation is None else []
+    # With drafted tokens tiers are simulated in prefill workers alone: others keep none.
+    keeps = pool.engine.speculation is None or pool.role == "prefill"
+    data["tiers"] = [tier.model_dump() for tier in choice.tiers] if keeps else []
     data["movement"] = choice.movement.model_dump()
     data["agents"] = choice.agents.model_dump() if choice.agents is not None else None
     return PoolSpec.model_validate(data)

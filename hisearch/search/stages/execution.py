@@ -183,10 +183,10 @@ def size_group(
 def _with_starting_tiers(problem: Problem, pool: PoolSpec) -> PoolSpec | None:
     """A worker with the tiers of stages 1 and 2: the smallest of the space that suit it; None if none do.
 
-    With drafted tokens tiers are not simulated.
+    With drafted tokens tiers are simulated in prefill workers alone.
     """
     for choice in problem.tier_choices(pool.engine.name).smallest_first():
-        if choice.tiers and pool.engine.speculation is not None:
+        if choice.tiers and pool.engine.speculation is not None and pool.role != "prefill":
             continue
         update = {"tiers": list(choice.tiers), "movement": choice.movement, "agents": choice.agents}
         with_tiers = pool.model_copy(update=update)

@@ -14,8 +14,12 @@ from hisearch.traces.compiled import TraceArrays
 
 
 def only_prices(plan: WorkerPlan, role: int) -> bool:
-    """Whether drafts change the prices of a pool's steps alone, and the keys of its tree: SGLang's prefill workers."""
-    return plan.engine.name == "sglang" and role == fl.PREFILL
+    """Whether drafts change the prices of a pool's steps alone: workers that make one token, of SGLang or with tiers.
+
+    Without tiers SGLang's also have other keys in their tree. With them a hit is a token longer (SGLang), or a block
+    (vLLM before 0.33, with a head).
+    """
+    return role == fl.PREFILL and (plan.engine.name == "sglang" or plan.movement is not None)
 
 
 def settings(plan: WorkerPlan, role: int) -> dict[str, int]:
@@ -27,7 +31,10 @@ def settings(plan: WorkerPlan, role: int) -> dict[str, int]:
         "lookahead_tokens": 0 if decides is None else decides.lookahead_tokens,
         "reads_next_token": 0 if decides is None else decides.reads_next_token,
         "draft_seed": 0 if decides is None else decides.seed,
-        "keys_pairs": speculation is not None and speculation.reads_next_token and plan.engine.name == "sglang",
+        "keys_pairs": speculation is not None
+        and speculation.reads_next_token
+        and plan.engine.name == "sglang"
+        and plan.movement is None,
     }
 
 

@@ -159,7 +159,7 @@ def check_speculation(
         raise KeyedError(key, f"speculation is simulated under vLLM and SGLang, not {ENGINE_TITLES[engine.name]}")
     refused = {
         f"with pipeline_parallel {pipeline}": pipeline > 1,
-        "with cache tiers": tiers,
+        f"with cache tiers of {role} workers": tiers and role != "prefill",
         "with agents' objects": agents,
         "with attached devices": devices,
     }
