@@ -274,6 +274,7 @@ def test_export_by_engine(hisearch: Hisearch, result: StudyResult, tmp_path: Pat
     best = result.recommendation.trial
     # What is not the recommendation says so, and what that is.
     assert (f"the run recommends trial {best.number}, " in made.err) == (_engine_of(best) != engine)
+    assert ("chosen by the rule cheapest, of " in made.err) == (_engine_of(best) != engine)
 
 
 def test_what_is_exported_replays_as_its_trial(
