@@ -17,6 +17,7 @@ from hisearch.export.engines.releases import release_notice
 from hisearch.export.engines.weights import weights_notice
 from hisearch.export.expressible import check_deployment, check_worker, narrowed
 from hisearch.search.model.deployments import without_replicas
+from hisearch.simulate.agent_use import separate_bytes
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.documents.document import Document
 from hisearch.specs.documents.resolved import ResolvedStudy, ships
@@ -57,7 +58,12 @@ def export_trial(
         ExportError: the deployment cannot be expressed as launch commands, or ``folder`` holds other files where these
             belong.
     """
-    launches = [launch_of(resolved, pool, simulation.kv_capacity_tokens(pool)) for pool in trial.deployment.pools]
+    launches = [
+        launch_of(resolved, pool, simulation.kv_capacity_tokens(pool))._replace(
+            objects_bytes=separate_bytes(simulation.plan(pool), simulation.world.trace) if pool.agents else 0.0
+        )
+        for pool in trial.deployment.pools
+    ]
     slots = [slots_of(resolved, pool) for pool in trial.deployment.pools]
     limit = len(simulation.slice(trial.slice_fraction)) if trial.slice_fraction < 1.0 else None
     replay, inputs = replay_of(resolved, trial.deployment, trial.load, limit)
