@@ -386,8 +386,8 @@ class StudyResult(Shown):
             return self.export_trial(self.recommendation.trial, Path(target))
         return self.export_trial(self.best_on(str(target)), self.run_dir / f"recommended-{target}")
 
-    def export_trial(self, trial: Trial, folder: Path) -> list[Path]:
-        """Write the launch scripts of any trial's deployment into ``folder``.
+    def export_trial(self, trial: Trial, folder: Path, first_host: int = 0) -> list[Path]:
+        """Write the launch scripts of any trial's deployment into ``folder``, hosts numbered from ``first_host``.
 
         Raises:
             ExportError: the deployment cannot be expressed as launch commands, or ``folder`` holds other files where
@@ -395,5 +395,5 @@ class StudyResult(Shown):
         """
         from hisearch.api.studies.exporting import export_trial
 
-        formats = self.formats_of(trial)
-        return export_trial(self.resolved, self.simulation, trial, folder, self.status_of(trial), formats)
+        formats, status = self.formats_of(trial), self.status_of(trial)
+        return export_trial(self.resolved, self.simulation, trial, folder, status, formats, first_host)
