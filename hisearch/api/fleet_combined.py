@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hisearch.api.deployments.replay import ModelShare, Replay, pool_costs
-from hisearch.export.context import document_text
+from hisearch.api.run_folder import write_text
+from hisearch.api.studies.exporting import hosts_of
+from hisearch.export.context import DEPLOYMENT, README, document_text
+from hisearch.export.engines.launch import ExportError
+from hisearch.export.rendering import render
 from hisearch.score.evaluate import Score
+from hisearch.search.model.deployments import describe
 from hisearch.simulate.plans.fleet_plan import plan_fleet
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.routing import ModelRoutersSpec
@@ -128,6 +134,25 @@ def simulate_combined(resolved: ResolvedFleetStudy, parts: Sequence[ModelChoice]
     score = replay.score(trace, simulated, shares)
     warnings = (*simulated.warnings, *score.warnings)
     return CombinedDeployment(deployment, _text(resolved.name, deployment, parts), score, tuple(shares), warnings)
+
+
+def export_combined(whole: CombinedDeployment, parts: Sequence[ModelChoice], folder: Path) -> None:
+    """Write the combined deployment, launch scripts for each model's part, and which hosts are whose.
+
+    Models share no hosts, as in the simulation: their hosts are numbered one after the other.
+    """
+    write_text(folder / DEPLOYMENT, whole.text)
+    first_host, rows = 0, []
+    for name, result, trial in parts:
+        try:
+            result.export_trial(trial, folder / name, first_host)
+        except ExportError as error:
+            write_text(folder / f"{name}.txt", f"This part was not exported: {error}\n")
+            continue
+        hosts = hosts_of(result.resolved, trial.deployment)
+        rows.append((name, describe(trial.deployment), range(first_host, first_host + hosts)))
+        first_host += hosts
+    write_text(folder / README, render("several_models.md.j2", rows=rows))
 
 
 def _text(name: str, deployment: DeploymentSpec, parts: Sequence[ModelChoice]) -> str:

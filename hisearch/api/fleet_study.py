@@ -372,24 +372,13 @@ class FleetResult(Shown):
 
     def write(self) -> None:
         """Write the run folder's own documents: ``fleet.json``, ``front.csv``, ``report.html``, ``recommended/``."""
+        from hisearch.api.fleet_combined import export_combined
         from hisearch.report.pages.fleet_page import render_fleet
 
         write_text(self.run_dir / RESULT, json.dumps(plain(self.to_dict()), indent=2) + "\n")
         frame = self.to_pandas()
         replace_with(self.run_dir / "front.csv", lambda path: frame.to_csv(path, index=False))
         write_text(self.run_dir / REPORT, render_fleet(self.report_input()))
-        if self.whole is not None:
-            write_tree(self.run_dir / "recommended", self._export)
-
-    def _export(self, folder: Path) -> None:
-        """Write the combined deployment, and launch scripts for each model's part."""
-        from hisearch.export.engines.launch import ExportError
-
-        assert self.recommendation is not None
-        assert self.whole is not None
-        write_text(folder / "deployment.yaml", self.whole.text)
-        for name, result, trial in self.choices(self.recommendation):
-            try:
-                result.export_trial(trial, folder / name)
-            except ExportError as error:
-                write_text(folder / f"{name}.txt", f"This part was not exported: {error}\n")
+        best, whole = self.recommendation, self.whole
+        if best is not None and whole is not None:
+            write_tree(self.run_dir / "recommended", lambda path: export_combined(whole, self.choices(best), path))

@@ -43,7 +43,7 @@ class ExportContext:
 
     replay: the command that simulates ``deployment.yaml`` again, run in the folder. inputs: further documents that it
     reads, by name. benchmark: requests to send to the real deployment; None for no benchmark scripts. notices: shown
-    first in READMEs, a paragraph each.
+    first in READMEs, a paragraph each. first_host: number of its first host; hosts below are those of other models.
     """
 
     status: TrialStatus = OF_NO_STUDY
@@ -51,6 +51,7 @@ class ExportContext:
     inputs: Mapping[str, str] = field(default_factory=dict)
     benchmark: Benchmark | None = None
     notices: tuple[str, ...] = ()
+    first_host: int = 0
 
 
 def document_text(kind: str, name: str, description: str, spec: dict[str, Any]) -> str:

@@ -134,7 +134,7 @@ def _notes(launch: Launch) -> list[str]:
         loading=f"{sentence}." if sentence else "",
         tiers=format_tiers(pool) if pool.engine.prefix_caching else "",
         devices=format_devices(pool.devices) if pool.devices is not None else "",
-        engine_notes=[*notes_on_tiers(pool), *notes_on_agents(pool)],
+        engine_notes=[*notes_on_tiers(pool), *notes_on_agents(pool, launch.objects_bytes)],
         host_gb=host_gb,
         host_tokens=host_tokens,
         kv_capacity_tokens=launch.kv_capacity_tokens,

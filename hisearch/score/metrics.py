@@ -39,6 +39,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 #: Metric key of a study's objective, if it is not the objective's name with ``_s``.
 _METRIC_OF = {
     "goodput": "goodput_rps",
@@ -57,3 +60,9 @@ _METRIC_OF = {
 def metric_of(objective: str) -> str:
     """Metric key of an objective: ``ttft_p99`` -> ``ttft_p99_s``, ``goodput`` -> ``goodput_rps``."""
     return _METRIC_OF.get(objective, f"{objective}_s")
+
+
+def joules_per_generated_token(metrics: Mapping[str, float]) -> float:
+    """All energy of a simulation / its generated tokens; infinite if it has neither."""
+    tokens_per_s = metrics.get("output_tokens_per_s", 0.0)
+    return metrics.get("mean_w", math.inf) / tokens_per_s if tokens_per_s > 0 else math.inf

@@ -9,7 +9,7 @@ import numpy as np
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
 from hisearch.simulate.arrays.agent_objects import all_bytes_per_rank
-from hisearch.simulate.arrays.agents import POLICIES
+from hisearch.simulate.arrays.agents import POLICIES, agents_of
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.uses import HINT_COUNTS, HintQuality, ObjectUse
@@ -105,6 +105,14 @@ def object_uses(plan: AgentPlan | None, sim: la.Sim, ranks: int, agents: AgentAr
         )
         for worker, loader in zip(sim.workers, sim.agents.loaders, strict=True)
     )
+
+
+def separate_bytes(plan: WorkerPlan, trace: CompiledTrace) -> float:
+    """Bytes of agents' objects in host memory of one worker, outside its tiers; 0 without any."""
+    agents = plan.agents
+    if agents is None or agents.in_tier:
+        return 0.0
+    return plan.ranks * all_bytes_per_rank(agents_of(trace, agents), agents)
 
 
 def hint_quality(plan: AgentPlan | None, sim: la.Sim) -> HintQuality | None:

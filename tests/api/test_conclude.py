@@ -200,14 +200,17 @@ def test_another_rule_and_a_probability_are_asked_of_a_finished_run(
 
 @pytest.mark.parametrize(
     "rule",
-    ["best_value", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("lowest_latency", "most_headroom"))],
+    [
+        "best_value",
+        *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("lowest_latency", "most_headroom", "least_energy")),
+    ],
 )
 def test_a_probability_goes_with_every_rule_and_is_confirmed(
     result: StudyResult, study_file: Path, tmp_path: Path, rule: str
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(result.run_dir, folder)
-    usd = "" if rule == "best_value" else ", usd_per_hour: 1000"
+    usd = "" if rule in {"best_value", "least_energy"} else ", usd_per_hour: 1000"
     settings = [
         f"spec.recommend={{rule: {rule}{usd}}}",
         "spec.confidence.at_least=0.5",

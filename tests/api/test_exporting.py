@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from hisearch.api.studies.result import StudyResult
 from hisearch.export.engines.launch import ExportError
 from hisearch.export.expressible import check_deployment
 from hisearch.search.evaluate.simulation import Simulation
+from hisearch.simulate.plans.agent_memory import adapter_elements
+from hisearch.specs.deployments.agent_memory import AdaptersSpec
 from hisearch.specs.errors import SpecError
 from tests.cli.documents import STUDY, WORKLOAD
 
@@ -42,6 +45,21 @@ def refused(result: Any) -> list[str]:
 def run(folder: Path, *settings: str) -> Any:
     (folder / "small.yaml").write_text(STUDY)
     return hisearch.load_study(folder / "small.yaml", [ROUTING, SHORT, *settings]).run(workers=2, run_dir=folder / "r")
+
+
+def test_pods_have_memory_for_the_adapters_of_the_workload_s_agents(tmp_path: Path) -> None:
+    lengths = (
+        "new_input: {distribution: constant, scale_tokens: 60}, output: {distribution: constant, scale_tokens: 20}"
+    )
+    agents = f"spec.workload.trace={{agents: {{kind: independent, agents: 300, calls: 400, {lengths}}}}}"
+    space = "spec.space.cache={tiers: [], agents: {slots: [8], policies: [lru], adapters: {rank: 64}}}"
+    result = run(tmp_path, agents, space, SGLANG, "spec.slo.terms.0.at_most_s=100", "spec.slo.terms.1.at_most_s=10")
+    assert result.recommendation is not None
+    whole = adapter_elements(result.resolved.model.spec, AdaptersSpec(rank=64), 1) * 2
+    stated = (tmp_path / "r/recommended/kubernetes/manifests.yaml").read_text()
+    gib = math.ceil(300 * whole / 2**30)
+    assert gib > 10
+    assert f"memory: {gib + 32 + 8 + 16}Gi" in stated  # the engine's own, and shared memory
 
 
 def test_without_it_the_search_tries_what_cannot_be_exported(tmp_path: Path) -> None:

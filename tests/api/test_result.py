@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from hisearch.api.studies.result import StudyResult
+from hisearch.specs.studies.study import ConfidenceSpec, RecommendSpec
 from tests.search.fakes import OBJECTIVES, make_trial
 
 
@@ -42,11 +43,12 @@ def test_costs_in_the_report_add_up_to_the_trials(result: StudyResult) -> None:
 def test_an_engine_that_was_not_tried_is_no_engine_that_misses() -> None:
     trials = (make_trial(0, 1.0, 5.0, 4.0), make_trial(1, 3.0, 5.0, 2.0, feasible=False, engine="vllm"))
     space = SimpleNamespace(spec=SimpleNamespace(execution=SimpleNamespace(engines=["sglang", "vllm"])))
-    study = SimpleNamespace(objectives=OBJECTIVES)
-    result = SimpleNamespace(trials=trials, recommendation=None, resolved=SimpleNamespace(space=space, study=study))
+    study = SimpleNamespace(objectives=OBJECTIVES, recommend=RecommendSpec(), confidence=ConfidenceSpec())
+    resolved = SimpleNamespace(space=space, study=study)
+    result = SimpleNamespace(trials=trials, recommendation=None, resolved=resolved, confidence=None)
 
     def best(engine: str | None) -> int:
-        return StudyResult.best_on(result, engine).number  # type: ignore[arg-type]
+        return StudyResult.choice_on(result, engine).trial.number  # type: ignore[arg-type]
 
     assert best("sglang") == best(None) == 0
     with pytest.raises(ValueError, match="no deployment on vllm meets the SLO"):

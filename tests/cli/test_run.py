@@ -11,7 +11,8 @@ import pytest
 from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.stored_run import load_run
 from hisearch.api.studies.study import load_study
-from hisearch.score.quantities import quantity
+from hisearch.score.metrics import joules_per_generated_token
+from hisearch.score.quantities import quantity, significant
 from hisearch.search.model.trial import Trial
 from hisearch.specs.documents.catalogue import shipped_root
 from tests.cli.conftest import Hisearch
@@ -69,6 +70,27 @@ def test_run_as_json_tells_the_same_as_the_library(hisearch: Hisearch, workdir: 
     assert len(data["recommendation"]["runner_ups"]) == len(best.runner_ups)
     assert [trial["trial"] for trial in data["front"]] == [trial.number for trial in result.front]
     assert data["nearest_miss"] is None
+
+
+def test_the_least_energy_is_recommended_and_stated(hisearch: Hisearch, workdir: Path, result: StudyResult) -> None:
+    shutil.copytree(result.run_dir, workdir / "r")
+    plain = hisearch("run", "--resume", "r", "-q")
+    assert "J per generated token" not in plain.out
+    nominal = ("--set", "spec.confidence.at_least=0", "--recommend", "least_energy")
+    data = hisearch("run", "--resume", "r", "-q", "--json", *nominal).json
+    least = min(
+        joules_per_generated_token(trial.metrics) for trial in load_run(workdir / "r").trials if trial.meets_slo
+    )
+    chosen = data["recommendation"]
+    assert chosen["rule"] == "least_energy"
+    assert joules_per_generated_token(chosen["metrics"]) == pytest.approx(least)
+    assert [row["rule"] for row in data["confidence"]["rules"]][-1] == "least_energy"
+    per_token = chosen["metrics"]["joules_per_token"]
+    stated = f"{significant(least)} J per generated token, {significant(per_token)} J per token, prompts counted"
+    assert f"Energy: {stated}" in hisearch("run", "--resume", "r", "-q").out
+    assert stated in hisearch("run", "--resume", "r", "-q", "-v").out
+    page = (workdir / "r" / "report.html").read_text(encoding="utf-8")
+    assert '<div class="energy"><dt>Energy</dt>' in page
 
 
 @pytest.mark.slow
@@ -252,6 +274,7 @@ def test_export_by_engine(hisearch: Hisearch, result: StudyResult, tmp_path: Pat
     best = result.recommendation.trial
     # What is not the recommendation says so, and what that is.
     assert (f"the run recommends trial {best.number}, " in made.err) == (_engine_of(best) != engine)
+    assert ("chosen by the rule cheapest, of " in made.err) == (_engine_of(best) != engine)
 
 
 def test_what_is_exported_replays_as_its_trial(

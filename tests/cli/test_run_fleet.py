@@ -1,6 +1,7 @@
 """``hisearch run`` of several models: each is searched alone, all together are simulated once."""
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -96,6 +97,19 @@ def test_the_recommended_deployment_stands_alone(hisearch: Hisearch, both: Path)
     for share, reference in zip(again.models, expected, strict=True):
         assert share.score.metrics["e2e_mean_s"] == pytest.approx(reference["metrics"]["e2e_mean_s"], rel=1e-12)
     assert list(Path("out/recommended/large").glob("**/run.sh"))
+
+
+def test_models_have_hosts_of_their_own(hisearch: Hisearch, both: Path) -> None:
+    assert hisearch("run", both, "--out", "out", *QUIET).code == 0
+    folder = Path("out/recommended")
+    # At most eight accelerators a model: a host each.
+    assert "1) echo" not in (folder / "large/vllm/run.sh").read_text()
+    script = (folder / "llama-3.1-8b/vllm/run.sh").read_text()
+    assert "    1) echo 0" in script
+    assert "known: 1" in script
+    readme = (folder / "README.md").read_text()
+    assert re.search(r"^\| \[`large/`\]\(large/README.md\) \| .* \| 0 \|$", readme, re.MULTILINE)
+    assert re.search(r"^\| \[`llama-3.1-8b/`\]\(llama-3.1-8b/README.md\) \| .* \| 1 \|$", readme, re.MULTILINE)
 
 
 def test_a_models_part_simulates_again_on_its_share_of_the_trace(hisearch: Hisearch, both: Path) -> None:

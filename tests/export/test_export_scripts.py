@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from hisearch.export.context import ExportContext
 from hisearch.specs.deployments.deployment import DeploymentSpec
-from tests.export.conftest import export_all
+from tests.export.conftest import export_all, make_accelerator, make_deployment, make_model
 
 STUB = """#!/bin/bash
 printf '%s|%s|' "$(basename "$0")" "${CUDA_VISIBLE_DEVICES:-}"
@@ -131,6 +132,23 @@ def test_the_router_reaches_every_replica(export: Any, tmp_path: Path) -> None:
     assert "<http://10.0.0.1:30001><http://10.0.0.1:30002><http://10.0.0.2:30003>" in done.stdout
     assert "<--policy><cache_aware><--cache-threshold><0.3>" in done.stdout
     assert done.stdout.endswith("<--port><30000>\n")
+
+
+def test_hosts_are_numbered_behind_those_of_other_models(tmp_path: Path) -> None:
+    context, stubs = ExportContext(first_host=2), tmp_path / "stubs"
+    for width, hosts in ((2, [2]), (4, [2, 3])):
+        out = tmp_path / f"tp{width}"
+        export_all(make_deployment(pool={"tensor_parallel": width}), make_model(), make_accelerator(), out, 8,
+                   context=context)  # fmt: skip
+        script = out / "sglang" / "run.sh"
+        assert call(script, "host", "2", stubs=stubs).stdout.startswith("python|")
+        refused = call(script, "host", "0", stubs=stubs)
+        assert refused.returncode == 2
+        assert f"no host 0; known: {' to '.join(map(str, hosts))}" in refused.stderr
+        addresses = {f"HOST_{host}": f"10.0.0.{host}" for host in hosts}
+        assert "<http://10.0.0.2:30001>" in call(script, "router", stubs=stubs, **addresses).stdout
+    assert "<http://127.0.0.1:30001>" in call(tmp_path / "tp2/sglang/run.sh", "router", stubs=stubs).stdout
+    assert "host-3" in (tmp_path / "tp4/compose/compose.yaml").read_text()
 
 
 def test_one_replica_has_no_router(export: Any, tmp_path: Path) -> None:

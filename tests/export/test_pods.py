@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from hisearch.export.context import OF_NO_STUDY, ExportContext
+from hisearch.export.deployment import export_deployment
 from hisearch.export.engines.launch import Launch
 from hisearch.export.servers.containers import memory_gib
 from hisearch.export.servers.node_labels import OWN_LABEL, PRODUCT_LABEL, PRODUCTS, node_label
@@ -130,6 +131,21 @@ def test_shared_memory_counts_and_the_disk_holds_the_weights(tmp_path: Path) -> 
     assert requested["ephemeral-storage"] > 62  # GiB of weights
     assert pod["nodeSelector"] == {PRODUCT_LABEL: "NVIDIA-H100-80GB-HBM3"}
     assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+
+
+def test_agents_objects_count_in_the_memory_of_pods(tmp_path: Path) -> None:
+    agents = {"adapters": {"rank": 16}, "slots": 8}
+    deployment = make_deployment(pool={"replicas": 1, "agents": agents})
+    launch = Launch(deployment.pool, make_model(), make_accelerator(), 400_000, objects_bytes=50.5 * 2**30)
+    assert memory_gib(launch) == memory_gib(launch._replace(objects_bytes=0.0)) + 51
+    export_deployment(deployment, [launch], tmp_path / "out", slots=[8])
+    (pod,) = pods(list(yaml.safe_load_all((tmp_path / "out/kubernetes/manifests.yaml").read_text())))
+    (container,) = containers_of(pod)
+    shared = next(v["emptyDir"]["sizeLimit"] for v in pod["volumes"] if v["name"] == "shm")
+    requested = container["resources"]["requests"]["memory"]
+    assert int(requested.removesuffix("Gi")) == memory_gib(launch) + int(shared.removesuffix("Gi"))
+    assert "Agents' objects take 50.5 GiB of host memory for each replica" in (tmp_path / "out/README.md").read_text()
+    assert "(tiers, agents' objects, " in (tmp_path / "out/kubernetes/README.md").read_text()
 
 
 def test_nodes_are_found_by_the_accelerators_product_or_by_a_label_of_the_users() -> None:

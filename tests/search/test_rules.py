@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hisearch.score.quantities import significant
 from hisearch.search.confidence.assessment import Assessor
 from hisearch.search.confidence.baseline import BASELINE, SIMULATIONS, default_engine, find_baseline
 from hisearch.search.model.job import Evaluation, Job
@@ -121,6 +124,30 @@ def test_what_a_rule_prefers_comes_first(figures: list[tuple[int, int, int, int,
     assert len({trial.number for trial in order}) == len(order)
     if order:
         assert order[0] == recommend_by(trials, OBJECTIVES, spec, loads=loads).trial  # type: ignore[union-attr]
+
+
+@given(st.lists(st.tuples(figure, figure, figure, st.booleans()), min_size=1, max_size=20), st.integers(1, 6))
+def test_the_least_energy_is_that_of_the_fewest_joules_per_generated_token_then_of_the_lowest_price(
+    figures: list[tuple[int, int, int, bool]], limit: int
+) -> None:
+    trials = [with_energy(n, usd, watts, rate, feasible) for n, (usd, watts, rate, feasible) in enumerate(figures)]
+    rule = RecommendSpec(rule="least_energy", usd_per_hour=limit)
+    order = preference(trials, OBJECTIVES, rule, {})
+    inside = [n for n, (usd, _, _, feasible) in enumerate(figures) if feasible and usd <= limit]
+    ranked = sorted(inside, key=lambda n: (Fraction(figures[n][1], figures[n][2]), figures[n][0], n))
+    assert [trial.number for trial in order] == ranked
+    if ranked:
+        recommendation = recommend_by(trials, OBJECTIVES, rule)
+        assert recommendation is not None
+        assert (recommendation.trial.number, recommendation.rule) == (ranked[0], "least_energy")
+        _, watts, rate, _ = figures[ranked[0]]
+        assert f"takes {significant(watts / rate)} J per generated token" in recommendation.reason
+        assert f"within ${limit:.2f} per hour" in recommendation.reason
+
+
+def with_energy(number: int, usd: float, watts: float, rate: float, feasible: bool) -> Trial:
+    trial = make_trial(number, 1.0, 5.0, usd, feasible=feasible)
+    return replace(trial, metrics=trial.metrics | {"mean_w": float(watts), "output_tokens_per_s": float(rate)})
 
 
 def test_what_was_chosen_by_something_else_is_kept_with_its_reason() -> None:

@@ -16,7 +16,9 @@ from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.engines.releases import release_notice
 from hisearch.export.engines.weights import weights_notice
 from hisearch.export.expressible import check_deployment, check_worker, narrowed
+from hisearch.export.servers.placement import hosts_taken
 from hisearch.search.model.deployments import without_replicas
+from hisearch.simulate.agent_use import separate_bytes
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.documents.document import Document
 from hisearch.specs.documents.resolved import ResolvedStudy, ships
@@ -41,7 +43,13 @@ USUAL_SLOTS = 8
 
 
 def export_trial(
-    resolved: ResolvedStudy, simulation: Simulation, trial: Trial, folder: Path, status: TrialStatus, formats: str
+    resolved: ResolvedStudy,
+    simulation: Simulation,
+    trial: Trial,
+    folder: Path,
+    status: TrialStatus,
+    formats: str,
+    first_host: int = 0,
 ) -> list[Path]:
     """Write a trial's deployment into ``folder``: launch scripts, manifests, benchmarks; see ``export_deployment``.
 
@@ -52,12 +60,18 @@ def export_trial(
         folder: where to.
         status: the trial's in its study.
         formats: a note on its formats, or "".
+        first_host: number of its first host.
 
     Raises:
         ExportError: the deployment cannot be expressed as launch commands, or ``folder`` holds other files where these
             belong.
     """
-    launches = [launch_of(resolved, pool, simulation.kv_capacity_tokens(pool)) for pool in trial.deployment.pools]
+    launches = [
+        launch_of(resolved, pool, simulation.kv_capacity_tokens(pool))._replace(
+            objects_bytes=separate_bytes(simulation.plan(pool), simulation.world.trace) if pool.agents else 0.0
+        )
+        for pool in trial.deployment.pools
+    ]
     slots = [slots_of(resolved, pool) for pool in trial.deployment.pools]
     limit = len(simulation.slice(trial.slice_fraction)) if trial.slice_fraction < 1.0 else None
     replay, inputs = replay_of(resolved, trial.deployment, trial.load, limit)
@@ -68,7 +82,7 @@ def export_trial(
     if not trial.error:
         benchmark = benchmark_of(simulation, trial)
     notices = tuple(text for text in (weights_notice(launches), release_notice(launches), formats) if text)
-    context = ExportContext(status, replay, inputs, benchmark, notices)
+    context = ExportContext(status, replay, inputs, benchmark, notices, first_host)
     reaches = [reach_of(resolved, pool) for pool in trial.deployment.pools]
     return export_deployment(deployment, launches, folder, slots=slots, reaches=reaches, context=context)
 
@@ -82,6 +96,15 @@ def slots_of(resolved: ResolvedStudy, pool: PoolSpec) -> int:
     """Accelerator slots of a pool's hosts."""
     host = _host_of(resolved, pool)
     return host.accelerators if host is not None else USUAL_SLOTS
+
+
+def hosts_of(resolved: ResolvedStudy, deployment: DeploymentSpec) -> int:
+    """Number of hosts that an exported deployment takes.
+
+    Raises:
+        ExportError: a replica fits no host.
+    """
+    return sum(hosts_taken(pool, slots_of(resolved, pool), reach_of(resolved, pool)) for pool in deployment.pools)
 
 
 def reach_of(resolved: ResolvedStudy, pool: PoolSpec) -> int:

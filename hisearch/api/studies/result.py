@@ -28,12 +28,13 @@ from hisearch.base.shown import Shown
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.trial import price_of
 from hisearch.specs.documents.resolved import ResolvedStudy
-from hisearch.specs.wording import format_percent, listed
+from hisearch.specs.wording import format_percent
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from hisearch.api.deployments.replay import Replay
+    from hisearch.api.studies.on_engine import Choice
     from hisearch.export.trial_status import TrialStatus
     from hisearch.report.data.closeup import Closeup
     from hisearch.report.data.confidence import Confidence
@@ -205,26 +206,24 @@ class StudyResult(Shown):
         Raises:
             ValueError: there is none; the message says whether any was tried.
         """
-        from hisearch.search.model.deployments import engines_of
-        from hisearch.search.select.recommend import recommend
+        return self.choice_on(engine).trial
 
-        chosen = self.recommendation.trial if self.recommendation is not None else None
-        if chosen is not None and (engine is None or engines_of(chosen.deployment) == {engine}):
-            return chosen
-        trials = [trial for trial in self.trials if engine is None or trial.deployment.pool.engine.name == engine]
-        best = recommend(trials, self.resolved.study.objectives)
-        if best is not None:
-            return best.trial
-        on_engine = f" on {engine}" if engine else ""
-        if trials:
-            raise ValueError(f"no deployment{on_engine} meets the SLO; name one with --trial (see trials.parquet)")
-        engines = self.resolved.space.spec.execution.engines
-        if engine is not None and engine not in engines:
-            raise ValueError(
-                f"no deployment on {engine} was tried: the space has {listed(engines)}. Add {engine} to its "
-                "execution.engines and run the study"
-            )
-        raise ValueError(f"no deployment{on_engine} was simulated, there is nothing to export")
+    def choice_on(self, engine: str | None) -> Choice:
+        """What ``best_on`` chooses, and by what, as text."""
+        from hisearch.api.studies.on_engine import Asked, Choice, choose_on, refusal
+        from hisearch.report.data.confidence import Confidence
+        from hisearch.search.model.deployments import engines_of
+
+        best, study = self.recommendation.trial if self.recommendation is not None else None, self.resolved.study
+        if best is not None and (engine is None or engines_of(best.deployment) == {engine}):
+            return Choice(best, "recommended by the run")
+        required, known = study.confidence.required, self.confidence or Confidence()
+        asked = Asked(study.objectives, study.recommend, required, best, known)
+        choice = choose_on(engine, self.trials, asked)
+        if choice is None:
+            tried = any(engine is None or engine in engines_of(trial.deployment) for trial in self.trials)
+            raise ValueError(refusal(engine, tried, self.resolved.space.spec.execution.engines))
+        return choice
 
     def trial(self, number: int) -> Trial:
         """The trial with a number.
@@ -387,8 +386,8 @@ class StudyResult(Shown):
             return self.export_trial(self.recommendation.trial, Path(target))
         return self.export_trial(self.best_on(str(target)), self.run_dir / f"recommended-{target}")
 
-    def export_trial(self, trial: Trial, folder: Path) -> list[Path]:
-        """Write the launch scripts of any trial's deployment into ``folder``.
+    def export_trial(self, trial: Trial, folder: Path, first_host: int = 0) -> list[Path]:
+        """Write the launch scripts of any trial's deployment into ``folder``, hosts numbered from ``first_host``.
 
         Raises:
             ExportError: the deployment cannot be expressed as launch commands, or ``folder`` holds other files where
@@ -396,5 +395,5 @@ class StudyResult(Shown):
         """
         from hisearch.api.studies.exporting import export_trial
 
-        formats = self.formats_of(trial)
-        return export_trial(self.resolved, self.simulation, trial, folder, self.status_of(trial), formats)
+        formats, status = self.formats_of(trial), self.status_of(trial)
+        return export_trial(self.resolved, self.simulation, trial, folder, status, formats, first_host)

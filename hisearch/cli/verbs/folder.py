@@ -68,7 +68,8 @@ def _of_the_end(run_dir: Path) -> tuple[ReportInput, tuple[str, ...]]:
 def export(
     run_dir: options.RunDir,
     engine: Annotated[
-        str | None, typer.Option(metavar="sglang|vllm|trtllm", help="The best feasible deployment on this engine.")
+        str | None,
+        typer.Option(metavar="sglang|vllm|trtllm", help="The best deployment on this engine by the study's rule."),
     ] = None,
     trial: Annotated[int | None, typer.Option(min=0, help="A trial by its number instead, feasible or not.")] = None,
     out: Annotated[
@@ -93,11 +94,12 @@ def export(
     note_compilation()
     result = load_run(run_dir)
     name = f"trial-{trial}" if trial is not None else "recommended" + (f"-{engine}" if engine else "")
-    chosen, folder = _chosen(result, engine, trial), out or run_dir / name
+    (chosen, chosen_by), folder = _chosen(result, engine, trial), out or run_dir / name
     files = result.export_trial(chosen, folder)
     status = result.status_of(chosen)
     if as_json:
         facts = {"folder": folder, "files": files, "trial": chosen.number, "title": status.title}
+        facts |= {"chosen_by": chosen_by}
         facts |= {"slice_fraction": chosen.slice_fraction, "load": chosen.load}
         output.print_json({**facts, "feasible": chosen.feasible, "slo": terms_to_dict(chosen.slo)})
         return
@@ -109,6 +111,8 @@ def export(
     best = result.recommendation
     if best is not None and best.trial.number != chosen.number:
         output.note(f"this is {_named(chosen)}; the run recommends {_named(best.trial)}")
+    if engine is not None:
+        output.note(chosen_by)
     if not (chosen.feasible and chosen.comparable):
         output.warn([f"{status.title}: {'; '.join(status.lines)}"])
 
@@ -123,15 +127,15 @@ def _named(trial: Trial) -> str:
     return f"trial {trial.number}, {describe(trial.deployment)}{cost}"
 
 
-def _chosen(result: StudyResult, engine: str | None, number: int | None) -> Trial:
-    """The trial of that number, or the best feasible one (on that engine).
+def _chosen(result: StudyResult, engine: str | None, number: int | None) -> tuple[Trial, str]:
+    """The trial of that number, or the best feasible one (on that engine), and by what it was chosen.
 
     Raises:
         ValueError: there is none.
     """
     if number is not None:
-        return result.trial(number)
+        return result.trial(number), f"trial {number}, as named"
     try:
-        return result.best_on(engine)
+        return result.choice_on(engine)
     except ValueError as error:
         raise ValueError(f"{result.run_dir}: {error}") from None

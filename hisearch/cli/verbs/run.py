@@ -79,7 +79,8 @@ def run(
     recommend: Annotated[
         str | None,
         typer.Option(
-            metavar="RULE", help="cheapest, best_value, lowest_latency or most_headroom (docs/confidence.md)."
+            metavar="RULE",
+            help="cheapest, best_value, lowest_latency, most_headroom or least_energy (docs/confidence.md).",
         ),
     ] = None,
     usd_per_hour: Annotated[

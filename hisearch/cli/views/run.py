@@ -12,7 +12,7 @@ from hisearch.api.studies.result import StudyResult
 from hisearch.cli import output
 from hisearch.cli.views import confidence as confidence_view
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows, terms_to_dict
-from hisearch.report.pages.page import caution, cautions, load_words
+from hisearch.report.pages.page import caution, cautions, energy_words, load_words
 from hisearch.report.pages.reasons import rival_rows
 from hisearch.report.pages.trades import trades
 from hisearch.report.words.cautions import PROVISIONAL, may_miss, shortcoming, verdict_of
@@ -53,6 +53,8 @@ def _show_answer(result: StudyResult) -> None:
     report = result.report_input()
     if words := load_words(report):
         output.say(f"Load: {words}")
+    if energy := energy_words(report):
+        output.say(f"Energy: {', '.join(energy)}")
     for note in cautions(report):
         output.say(f"{note.title}: {note.brief}.")
     known = report.confidence
@@ -180,6 +182,8 @@ def _figures(result: StudyResult, trial: Trial) -> dict[str, str]:
         "per million tokens": f"{usd(metrics['usd_per_million_tokens'])} (prompt and output)",
     }
     headroom = result.headroom
+    if energy := energy_words(result.report_input()):
+        figures["energy"] = ", ".join(energy)
     if words := load_words(result.report_input()):
         figures["arrivals"] = words
     if result.recommendation is not None and headroom is not None and headroom.load > 0:

@@ -13,7 +13,7 @@ from hisearch.api.studies.size import next_cheaper
 from hisearch.cli import output
 from hisearch.cli.views import run as run_view
 from hisearch.report.data.confidence import Confidence
-from hisearch.report.pages.page import availability, idle_accelerators
+from hisearch.report.pages.page import availability, energy_words, idle_accelerators
 from hisearch.report.words.cautions import PROVISIONAL, shortcoming
 from hisearch.report.words.terms import far_off
 from hisearch.score.quantities import HOURS_PER_MONTH, quantity, titled, usd
@@ -100,6 +100,7 @@ def _outlook(result: StudyResult, asked: Asked) -> dict[str, str]:
     """Probability, headroom, what holds it back, what is cheaper, cautions, and how to go on."""
     rows = {
         "chance": _chance(result),
+        "energy": ", ".join(energy_words(result.report_input())),
         "headroom": _headroom(result, asked),
         "held back by": _held_back(limiting(result)),
         "next cheaper": _cheaper(result),

@@ -46,14 +46,18 @@ TABLES: dict[str, tuple[tuple[str, Callable[[AgentMemorySpec, AdaptersSpec], Any
 }
 
 
-def notes(pool: PoolSpec) -> list[str]:
-    """Notes on settings of the section that the engine lacks, as sentences."""
+def notes(pool: PoolSpec, objects_bytes: float = 0.0) -> list[str]:
+    """Notes on settings of the section that the engine lacks, as sentences.
+
+    objects_bytes: of objects in host memory of one replica, outside its tiers.
+    """
     if pool.agents is None:
         return []
     engine = pool.engine.name
     return render_notes(
         "agents.md.j2",
         agents=pool.agents,
+        objects_gib=objects_bytes / 2**30,
         engine=engine,
         title=ENGINE_TITLES[engine],
         policies=_POLICIES[engine],

@@ -14,9 +14,13 @@ class ExportError(ValueError):
 
 
 class Launch(NamedTuple):
-    """The inputs of one replica's flags. kv_capacity_tokens: the simulated KV pool of one replica."""
+    """The inputs of one replica's flags. kv_capacity_tokens: the simulated KV pool of one replica.
+
+    objects_bytes: of agents' objects in host memory of one replica, outside its tiers.
+    """
 
     pool: PoolSpec
     model: ModelSpec
     accelerator: AcceleratorSpec
     kv_capacity_tokens: int
+    objects_bytes: float = 0.0

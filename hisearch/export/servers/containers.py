@@ -165,11 +165,12 @@ def kv_folder(pool: PoolSpec) -> tuple[str | None, float]:
 
 
 def memory_gib(launch: Launch, nodes: int = 1) -> int:
-    """Host memory of a replica on each of its ``nodes``, GiB: its nearest tier, and the engine's own memory.
+    """Host memory of a replica on each of its ``nodes``, GiB: its nearest tier, agents' objects, and the engine's own.
 
     Where one rank stores for all, its node needs memory for the complete tier; all nodes request the same.
     """
     pool, tier_gib, storing = launch.pool, 0.0, nodes
     if has_tiers(pool) and not has_server(pool):
         tier_gib, storing = pool.tiers[0].gib, storing_hosts(pool, 0, launch.model, nodes)
-    return math.ceil(tier_gib / storing) + MEMORY_GIB + MEMORY_GIB_PER_RANK * (pool.parallelism.ranks // nodes)
+    stored_gib = tier_gib / storing + launch.objects_bytes / 2**30 / nodes
+    return math.ceil(stored_gib) + MEMORY_GIB + MEMORY_GIB_PER_RANK * (pool.parallelism.ranks // nodes)

@@ -264,7 +264,7 @@ def export_of(
     """
     if len(launches) > 1:
         check_expressible(deployment)
-    servers = place(launches, slots, reaches or slots)
+    servers = place(launches, slots, reaches or slots, context.first_host)
     nodes = nodes_of(launches[0].pool, slots[0], reaches[0] if reaches else None) if len(launches) == 1 else 1
     if nodes > 1:
         check_spanning(launches[0].pool)

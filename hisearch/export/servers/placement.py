@@ -73,19 +73,32 @@ def nodes_of(pool: PoolSpec, slots: int, reach: int | None = None) -> int:
     return next(n for n in counts if split.ranks // n <= slots)
 
 
-def place(launches: Sequence[Launch], slots: Sequence[int], reaches: Sequence[int | None]) -> list[Server]:
+def hosts_taken(pool: PoolSpec, slots: int, reach: int | None = None) -> int:
+    """Hosts that a pool fills, as of ``nodes_of``.
+
+    Raises:
+        ExportError: as of ``nodes_of``.
+    """
+    nodes = nodes_of(pool, slots, reach)
+    return math.ceil(pool.replicas * nodes / (slots // (pool.parallelism.ranks // nodes)))
+
+
+def place(
+    launches: Sequence[Launch], slots: Sequence[int], reaches: Sequence[int | None], first_host: int = 0
+) -> list[Server]:
     """Fill hosts in order, pool by pool; each pool has hosts of its own.
 
     Args:
         launches: of each pool.
         slots: accelerator slots of a host of each pool.
         reaches: see ``nodes_of``, of each pool.
+        first_host: number of the first host.
 
     Raises:
         ExportError: a replica fits no host, or spans hosts in a deployment of several pools.
     """
     servers: list[Server] = []
-    first_host, first_port = 0, 1 if len(launches) > 1 or launches[0].pool.replicas > 1 else 0
+    first_port = 1 if len(launches) > 1 or launches[0].pool.replicas > 1 else 0
     for launch, per_host, reach in zip(launches, slots, reaches, strict=True):
         pool, engine = launch.pool, launch.pool.engine.name
         nodes = nodes_of(pool, per_host, reach)
@@ -104,5 +117,5 @@ def place(launches: Sequence[Launch], slots: Sequence[int], reaches: Sequence[in
             devices = tuple(range(slot * width, (slot + 1) * width))
             port = SERVICE_PORTS[engine] + first_port + number
             servers.append(Server(launch, number, member, node, first_host + host, devices, port, side_port))
-        first_host += math.ceil(pool.replicas * nodes / fitting)
+        first_host += hosts_taken(pool, per_host, reach)
     return servers

@@ -73,6 +73,8 @@ def big_facts(data: ReportInput) -> tuple[BigFact, ...]:
         facts.append(_probability(known, ended=data.so_far is None))
     if (load := page.growth(data)) is not None:
         facts.append(BigFact("load", *load))
+    if words := page.energy_words(data):
+        facts.append(BigFact("energy", "Energy", words[0].partition(" ")[0], words[0].partition(" ")[2], words[1:]))
     return tuple(facts)
 
 

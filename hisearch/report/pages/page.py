@@ -15,6 +15,7 @@ from hisearch.report.words.chances import format_chance
 from hisearch.report.words.settings import NO_ROUTER, format_setting, in_front, used_settings
 from hisearch.report.words.templating import text
 from hisearch.report.words.terms import term_lines
+from hisearch.score.metrics import joules_per_generated_token
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, quantity, significant, usd
 from hisearch.score.terms import REJECTED
 from hisearch.search.model.demand import PEAK_WINDOW_S, Rates
@@ -22,6 +23,7 @@ from hisearch.search.model.deployments import differences, stores
 from hisearch.search.model.trial import Trial, metric_of, price_of
 from hisearch.search.select.speculation import brief_speculation, describe_speculation
 from hisearch.specs.base import ENGINE_TITLES
+from hisearch.specs.studies.study import OF_ENERGY
 from hisearch.specs.wording import capitalised, counted, format_percent, listed
 
 
@@ -158,6 +160,19 @@ def load_words(data: ReportInput) -> str:
     beyond = " at least" if math.isinf(known.infeasible_load) else ""
     holds = f"{significant(known.load * data.rates.mean_rps)} requests/s{beyond} ({known.load:.3g} × this load)"
     return f"{words} As simulated, the SLO holds up to {holds}."
+
+
+def energy_words(data: ReportInput) -> tuple[str, ...]:
+    """``3.21 J per generated token`` and what explains it; () unless the rule or an objective is of energy."""
+    trial, best = data.highlighted, data.recommendation
+    asked = OF_ENERGY.intersection(data.objectives) or (best is not None and best.rule == "least_energy")
+    if trial is None or not asked or not math.isfinite(joules := joules_per_generated_token(trial.metrics)):
+        return ()
+    return (
+        f"{significant(joules)} J per generated token",
+        f"{significant(trial.metrics['joules_per_token'])} J per token, prompts counted",
+        f"{significant(trial.metrics['mean_w'])} W on average",
+    )
 
 
 #: Metric -> name, format, unit, meaning.

@@ -30,6 +30,7 @@ RULES = {
     "best_value": "Best value",
     "lowest_latency": "Lowest latency",
     "most_headroom": "Most headroom",
+    "least_energy": "Least energy",
 }
 
 

@@ -48,6 +48,7 @@ from hisearch.search.select.rules import (
     preference,
     recommend_by,
     table_limit_usd,
+    table_rules,
 )
 from hisearch.search.select.setting_sensitivity import single_changes
 from hisearch.specs.studies.study import PRICE, RecommendSpec, RuleName
@@ -64,6 +65,7 @@ _ORDERS: Mapping[RuleName, str] = {
     "best_value": "their value on the front",
     "lowest_latency": "their latencies",
     "most_headroom": "the loads that they carry",
+    "least_energy": "their energy per generated token",
 }
 
 
@@ -202,13 +204,8 @@ class _Course:
 
     def _by_rule(self, limit_usd: float) -> tuple[Recommendation, ...]:
         """The recommendation of each rule; ``most_headroom`` only if several trials were tried at larger loads."""
-        rules: list[RuleName] = ["cheapest", "best_value", "lowest_latency"]
-        rules += ["most_headroom"] if len(self._loads) > 1 else []
-        specs = [
-            RecommendSpec(rule=rule, usd_per_hour=limit_usd if rule in {"lowest_latency", "most_headroom"} else None)
-            for rule in rules
-        ]
-        return tuple(self._recommended(spec) for spec in specs)
+        specs = table_rules(self._question.recommend, self._problem.objectives, limit_usd)
+        return tuple(self._recommended(s) for s in specs if s.rule != "most_headroom" or len(self._loads) > 1)
 
     def _tried_loads(self, limit_usd: float) -> None:
         """Find the largest loads of the search's choice and of the likeliest other trials."""

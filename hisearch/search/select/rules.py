@@ -4,9 +4,10 @@
 ``best_value``       the knee of the front: before it a little money buys much, after it much money buys little
 ``lowest_latency``   the lowest of the study's first latency objective, or p99 TTFT, within a price
 ``most_headroom``    the largest load that was simulated and met the SLO, within a price if one is given
+``least_energy``     the fewest joules per generated token, within a price if one is given
 
 Every rule chooses among the simulations of the complete trace. The search looks for cheap deployments and widens its
-front from there. The fastest deployment of all may be one that it had no reason to try.
+front from there. The fastest deployment of all, or the one of least energy, may be one that it had no reason to try.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.score.quantities import quantity
+from hisearch.score.metrics import joules_per_generated_token
+from hisearch.score.quantities import quantity, significant
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.trial import Recommendation, Trial, is_maximised, metric_of, price_of
 from hisearch.search.select.pareto import front, minimised
@@ -32,7 +34,7 @@ from hisearch.search.select.recommend import (
     runner_ups,
 )
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.studies.study import PRICE, RecommendSpec
+from hisearch.specs.studies.study import OF_ENERGY, PRICE, RecommendSpec
 from hisearch.specs.wording import capitalised, counted, format_percent, listed
 
 #: Deployments whose largest load ``most_headroom`` looks for, and a table that only names its choice: those with the
@@ -118,6 +120,8 @@ def preference(
         return _by_latency(inside, latency_objective(objectives))
     if rule.rule == "most_headroom":
         return _by_load(inside, loads)
+    if rule.rule == "least_energy":
+        return _by_energy(inside)
     return tuple(sorted(front(inside, objectives), key=lambda t: (price_of(t), t.number)))
 
 
@@ -131,6 +135,11 @@ def _by_load(trials: Sequence[Trial], loads: Mapping[int, float]) -> tuple[Trial
     """Largest load first, of trials with other loads tried."""
     tried = [t for t in trials if t.number in loads]
     return tuple(sorted(tried, key=lambda t: (-loads[t.number], price_of(t), t.number)))
+
+
+def _by_energy(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Fewest joules per generated token first, without the last bits, which depend on the order of summation."""
+    return tuple(sorted(trials, key=lambda t: (round(joules_per_generated_token(t.metrics), 9), price_of(t), t.number)))
 
 
 def headroom_candidates(trials: Sequence[Trial], rule: RecommendSpec, most: int = HEADROOM_CANDIDATES) -> list[Trial]:
@@ -149,6 +158,15 @@ def table_limit_usd(trials: Sequence[Trial], objectives: Sequence[str], rule: Re
     best = cheapest([t for t in trials if t.meets_slo], objectives)
     # Owned hardware costs nothing; the limit must be above zero.
     return max(TABLE_LIMIT * price_of(best), 0.01) if best is not None else math.inf
+
+
+def table_rules(own: RecommendSpec, objectives: Sequence[str], limit_usd: float) -> list[RecommendSpec]:
+    """The rules to show: ``least_energy`` only if it is the study's ``own`` rule, or an objective is of energy."""
+    specs = [RecommendSpec(), RecommendSpec(rule="best_value")]
+    specs += [RecommendSpec(rule=rule, usd_per_hour=limit_usd) for rule in ("lowest_latency", "most_headroom")]
+    if own.rule == "least_energy":
+        return [*specs, own]
+    return specs + [RecommendSpec(rule="least_energy")] * bool(OF_ENERGY.intersection(objectives))
 
 
 class _Choice(NamedTuple):
@@ -227,6 +245,24 @@ def _most_headroom(given: _Choice) -> tuple[Trial, str]:
     )
 
 
+def _least_energy(given: _Choice) -> tuple[Trial, str]:
+    ordered = _by_energy(given.inside)
+    best = ordered[0]
+    sides = [
+        f"{words}, {describe(t.deployment)}, takes {_joules(t)} and is {_changes(best, t, given.objectives)}"
+        for t, words in given.alternatives(best, ordered[1:])
+    ]
+    return best, (
+        f"{describe(best.deployment)} takes {_joules(best)} per generated token, the least of "
+        f"{counted(len(ordered), 'deployment')} within the SLO{given.limit and ' and' + given.limit}: "
+        f"{_figures(best, given.objectives)}.{_sentence(sides)}"
+    )
+
+
+def _joules(trial: Trial) -> str:
+    return f"{significant(joules_per_generated_token(trial.metrics))} J"
+
+
 def _sentence(parts: Sequence[str]) -> str:
     """`` The parts; as a sentence.`` after another one; "" without any."""
     return f" {capitalised('; '.join(parts))}." if parts else ""
@@ -252,6 +288,7 @@ _RULES: dict[str, Callable[[_Choice], tuple[Trial, str]]] = {
     "best_value": _best_value,
     "lowest_latency": _lowest_latency,
     "most_headroom": _most_headroom,
+    "least_energy": _least_energy,
 }
 
 

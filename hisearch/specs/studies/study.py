@@ -42,6 +42,8 @@ MAXIMISED: frozenset[str] = frozenset({"goodput", "capacity", "agents_per_accele
 CAPACITY = "capacity"
 #: Objectives of populations of agents, whose load is the number of agents.
 OF_AGENTS: frozenset[str] = frozenset({"agents_per_accelerator", "usd_per_agent_hour"})
+#: Objectives of power and energy.
+OF_ENERGY: frozenset[str] = frozenset({"mean_w", "joules_per_token"})
 #: Objectives that take simulations at other loads.
 AT_OTHER_LOADS: frozenset[str] = OF_AGENTS | {CAPACITY}
 
@@ -150,7 +152,7 @@ def check_limits(limits: Mapping[Objective, LimitSpec]) -> None:
 
 
 #: Rules by which a deployment is recommended; see ``RecommendSpec``.
-RuleName = Literal["cheapest", "best_value", "lowest_latency", "most_headroom"]
+RuleName = Literal["cheapest", "best_value", "lowest_latency", "most_headroom", "least_energy"]
 
 
 class RecommendSpec(Strict):
@@ -159,7 +161,8 @@ class RecommendSpec(Strict):
     rule: RuleName = Field(
         "cheapest",
         description="cheapest; best_value: the knee of the front; lowest_latency: of the first latency objective, "
-        "within usd_per_hour; most_headroom: the largest load that still meets the SLO (docs/confidence.md).",
+        "within usd_per_hour; most_headroom: the largest load that still meets the SLO; least_energy: the fewest "
+        "joules per generated token (docs/confidence.md).",
     )
     usd_per_hour: Positive | None = Field(
         None, description="Most that may be spent; lowest_latency needs it, cheapest does not take it."
