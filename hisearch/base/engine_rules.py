@@ -138,7 +138,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
         Rule(
             "reserves_first_check",
-            "0.31.0",
+            "0.32.0",
             "With drafts, KV is asked for where there are blocks for it.",
             "There must also be blocks for the request's first drafts, and for those of all whose KV was asked for.",
             "sched.scheduler.Scheduler._inflight_prefill_reserved_blocks",

@@ -29,6 +29,8 @@ def data_bandwidth(accelerator: AcceleratorSpec, laws: LawsSpec) -> float:
     """Peak bytes/s of device memory, of which kernels attain the shares that ``laws`` were fitted with.
 
     Without in-band error correction memory moves more data than that of an accelerator that was measured with it.
+    Where either side does not say, both are taken to be alike.
     """
-    share = WITHOUT_ECC_BITS ** (int(accelerator.in_band_ecc) - int(laws.in_band_ecc))
+    own, measured = accelerator.in_band_ecc, laws.in_band_ecc
+    share = 1.0 if own is None or measured is None else WITHOUT_ECC_BITS ** (int(own) - int(measured))
     return share * accelerator.memory_bandwidth_bytes_per_s

@@ -1,14 +1,16 @@
 """Compiled step costs, corrected by factors on host work, prefill and decode.
 
-Token-wise operators serve both phases. A step of one token reads the weights and launches the kernels: decodes wait for
-that, and it is a floor under every step. The rest of a step grows with its tokens, and prompts wait for it. With
-``token_s`` as in ``costs``:
+Token-wise operators serve both phases. A step launches kernels and reads weights, which decodes wait for; with experts,
+more of them the more tokens choose theirs. What each further token adds once all have been read is arithmetic, and
+prompts wait for that. With ``token_s`` as in ``costs`` and c its slope over the larger half of its tokens:
 
-    token_s'[T] = decode * token_s[1] + prefill * (token_s[T] - token_s[1])   for T >= 1
+    read_s[T]   = highest of token_s[t] - c (t - 1)   for 1 <= t <= T
+    token_s'[T] = decode * read_s[T] + prefill * (token_s[T] - read_s[T])   for T >= 1
 
-The prefill factor scales ``chunk_rate``; the decode factor scales ``decode_s``, ``skew_s`` and ``sequence_s``. The
-mixed factor (by default the decode factor) scales ``mixed_decode_s``, the decodes' share of mixed steps. The host
-factor scales host work, including the launches of prompts (``prompt_s``). Energy stays: it does not depend on time.
+Of a dense model ``read_s`` is little more than ``token_s[1]``. The prefill factor scales ``chunk_rate``; the decode
+factor scales ``decode_s``, ``skew_s`` and ``sequence_s``. The mixed factor (by default the decode factor) scales
+``mixed_decode_s``, the decodes' share of mixed steps. The host factor scales host work, including the launches of
+prompts (``prompt_s``). Energy stays: it does not depend on time.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def corrected_seconds(seconds: StepCosts, factors: CorrectionSpec, mixed: float 
     return seconds._replace(
         host_s=seconds.host_s * factors.host,
         host_per_sequence_s=seconds.host_per_sequence_s * factors.host,
-        token_s=_corrected_tokens(seconds.token_s, float(seconds.token_s[1]), factors),
+        token_s=_corrected_tokens(seconds.token_s, factors),
         sequence_s=seconds.sequence_s * factors.decode,
         chunk_rate=seconds.chunk_rate * factors.prefill,
         decode_s=seconds.decode_s * factors.decode,
@@ -54,20 +56,23 @@ def corrected_seconds(seconds: StepCosts, factors: CorrectionSpec, mixed: float 
     )
 
 
-def _corrected_tokens(token_s: F8, floor_s: float, factors: CorrectionSpec) -> F8:
-    corrected_s = token_s.copy()
-    corrected_s[1:] = factors.decode * floor_s + factors.prefill * (token_s[1:] - floor_s)
+def read_seconds(token_s: F8) -> F8:
+    """Seconds of steps of 1, 2, … tokens that are launches and reading of weights; see the module's formula."""
+    last = len(token_s) - 1
+    half = (last + 1) // 2
+    slope = (token_s[last] - token_s[half]) / (last - half) if last > half else 0.0
+    beyond = token_s[1:] - slope * np.arange(last)
+    return np.asarray(np.minimum(np.maximum.accumulate(np.maximum(beyond, 0.0)), token_s[1:]))
+
+
+def _corrected_tokens(token_s: F8, factors: CorrectionSpec) -> F8:
+    corrected_s, read_s = token_s.copy(), read_seconds(token_s)
+    corrected_s[1:] = factors.decode * read_s + factors.prefill * (token_s[1:] - read_s)
     return corrected_s
 
 
 def _corrected_lockstep(lockstep: LockstepCosts, factors: CorrectionSpec) -> LockstepCosts:
-    """Both parts of ``token_s``, each with its own floor, so that they add up to the corrected sum.
-
-    In the shared part one token is padded to the smallest CUDA graph.
-    """
-    least = lockstep.graph_batches[0] if lockstep.graph_batches else 1
-    floor_s = float(np.interp(least, np.arange(len(lockstep.shared_s)), lockstep.shared_s))
-    shared_s = np.maximum(_corrected_tokens(lockstep.shared_s, floor_s, factors), 0.0)
+    """Both parts of ``token_s``, each by what it reads itself."""
     return lockstep._replace(
-        own_s=_corrected_tokens(lockstep.own_s, float(lockstep.own_s[1]), factors), shared_s=shared_s
+        own_s=_corrected_tokens(lockstep.own_s, factors), shared_s=_corrected_tokens(lockstep.shared_s, factors)
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.errors import UnknownReferenceError
 from hisearch.specs.machines.hardware import AcceleratorSpec
 
 
@@ -19,6 +20,15 @@ def of_catalogue(kind: str, name: str) -> Any:
         SpecError: there is none.
     """
     return _spec(Path.cwd(), kind, name)
+
+
+def in_catalogue(kind: str, name: str) -> bool:
+    """Whether the catalogue seen from the working folder has it, by name or path."""
+    try:
+        of_catalogue(kind, name)
+    except UnknownReferenceError:
+        return False
+    return True
 
 
 def same_sheet(first: AcceleratorSpec, second: AcceleratorSpec) -> bool:

@@ -273,7 +273,9 @@ SLOT, FAST_SLOT = TransferLaw(0.0, 1e-3), TransferLaw(0.0, 5e-4)
 def with_copies(name: str, transfer: TransferPlan, slot: TransferLaw) -> FleetPlan:
     """Two workers that compute prompts, and copy their KV to host memory, and two that decode."""
     spec = engine(name, page_tokens=16)
-    copying = plan(spec, AMPLE, AMPLE, host_read=slot, host_write=slot)
+    copying = replace(
+        plan(spec, AMPLE, AMPLE, host_read=slot, host_write=slot), slot_bytes_per_s=1e3 / slot.s_per_token
+    )
     pools = (PoolPlan(copying, 2, "prefill", "prefill"), PoolPlan(plan(spec, AMPLE), 2, "decode", "decode"))
     return FleetPlan(pools, transfer=transfer)
 
@@ -308,3 +310,16 @@ def test_kv_that_is_alone_on_a_slot_goes_by_its_network(name: str) -> None:
         for over in (False, True)
     ]
     np.testing.assert_allclose(tables[1].first_token_s, tables[0].first_token_s, rtol=1e-12)
+
+
+def test_a_slot_slower_than_its_port_sets_the_pace_without_copies_too() -> None:
+    """So that a tier which nothing uses makes no transfer slower."""
+    trace, slow = compiled(random_trace(5, lone())), 0.5e6
+    worker = replace(plan(engine("vllm"), AMPLE), slot_bytes_per_s=slow)
+    pools = (PoolPlan(worker, 1, "prefill", "prefill"), PoolPlan(worker, 1, "decode", "decode"))
+    over, halved = (
+        simulate_fleet(FleetPlan(pools, transfer=transfer), trace).requests.first_token_s
+        for transfer in (replace(LINK, over_slots=True), replace(LINK, bytes_per_s=slow))
+    )
+    # The fixed part of a transfer is the port's.
+    np.testing.assert_allclose(over, halved - LINK.base_s * (trace.arrays.output_tokens > 1), rtol=1e-9)

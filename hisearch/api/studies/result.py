@@ -221,7 +221,7 @@ class StudyResult(Shown):
         asked = Asked(study.objectives, study.recommend, required, best, known)
         choice = choose_on(engine, self.trials, asked)
         if choice is None:
-            tried = any(engine is None or engine in engines_of(trial.deployment) for trial in self.trials)
+            tried = any(engine is None or engines_of(trial.deployment) == {engine} for trial in self.trials)
             raise ValueError(refusal(engine, tried, self.resolved.space.spec.execution.engines))
         return choice
 

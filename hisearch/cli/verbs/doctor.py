@@ -278,7 +278,8 @@ def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list
 def _assumed(kind: str | None, fits: list[Fit]) -> str:
     """The settings assumed by the table's figures."""
     fractions = ", ".join(sorted({f"{fit.memory_fraction:g}" for fit in fits}))
-    text = f"KV capacity of one replica's accelerators at memory fraction {fractions}, without host memory"
+    text = "KV capacity of one replica's accelerators, of each attention group (DP), at memory fraction "
+    text += f"{fractions}, without host memory"
     if kind == "Deployment":
         return f"{text}."
     return (

@@ -236,8 +236,9 @@ def _show_origin(result: StudyResult, *, heading: bool = True) -> None:
         unlikely = "; what its budget left untried is unlikely to change the answer (under Provenance)"
         ended = unlikely if result.stopped else f"; {result.outcome.ending.describe()}"
     output.say(
-        f"{format_simulations(result.provenance)}, in {result.provenance['run']['wall_time_s']:.1f} s{ended}. "
-        f"Report: {result.run_dir / REPORT}"
+        f"{format_simulations(result.provenance)}, in {result.provenance['run']['wall_time_s']:.1f} s{ended}."
+        # A full disk leaves none.
+        + f" Report: {result.run_dir / REPORT}" * (result.run_dir / REPORT).is_file()
     )
     if result.former:
         output.say(f"It recommended another deployment before: kept in {listed([str(path) for path in result.former])}")

@@ -179,15 +179,21 @@ def _accelerators(bought: float) -> str:
 
 
 def _kv_memory(simulated: SimulatedDeployment) -> str:
-    """KV capacity of a worker, by pool where pools differ."""
-    pools = simulated.result.pools
-    if len({pool.kv_capacity_tokens for pool in pools}) > 1:
-        return "per worker: " + ", ".join(f"{pool.name} {counted(pool.kv_capacity_tokens, 'token')}" for pool in pools)
+    """KV capacity of a worker, or of each of its attention groups, by pool where pools differ."""
+    pools = [(use, _share(pool.plan)) for use, pool in zip(simulated.result.pools, simulated.fleet.pools, strict=True)]
+    if len({(use.kv_capacity_tokens, share) for use, share in pools}) > 1:
+        return ", ".join(f"{use.name} {counted(use.kv_capacity_tokens, 'token')} {share}" for use, share in pools)
     host_tokens = simulated.plan.host_capacity_tokens
     host = f", {host_tokens:,} in its host tier" if host_tokens else ""
     plan = simulated.plan
     groups = "" if plan.groups is None else f" in {counted(plan.groups.count, 'group')} of layers, more beyond windows"
-    return f"{counted(plan.least_kv_tokens, 'token')} per worker{groups}{host}"
+    return f"{counted(plan.least_kv_tokens, 'token')} {_share(plan)}{groups}{host}"
+
+
+def _share(plan: WorkerPlan) -> str:
+    """Whose a KV capacity is: a token's KV lies in one attention group."""
+    groups = plan.split.attention_data
+    return "per worker" if groups == 1 else f"per attention group, of which a worker has {groups}"
 
 
 #: Components of ``score.energy.EnergyParts``, in words.

@@ -171,10 +171,8 @@ NIC = np.dtype(
     [
         ("base_s", "f8"),
         ("s_per_token", "f8"),  # of one accelerator's share of a token's KV, over its port
-        (
-            "slot_s_per_token",
-            "f8",
-        ),  # likewise over its own slot, which its copies to host memory use too; 0: it is free
+        ("slot_s_per_token", "f8"),  # likewise over its own slot; 0: KV goes another way
+        ("copies", "i8"),  # whether copies to host memory use the slot too
         ("ranks", "f8"),  # accelerators
         ("last_tokens", "f8"),  # out, pipelined: most tokens still to be sent when the prompt has been computed
         ("free_s", "f8"),

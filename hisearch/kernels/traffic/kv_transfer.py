@@ -75,12 +75,12 @@ def _nic(fleet, m, r):
 
 
 @kernel
-def _over_slot(fleet, m, r, nic, back, begin_s, tokens):
+def _over_slot(fleet, m, r, nic, back, begin_s, seconds):
     """Send KV of ``r`` over its accelerators' slots at member ``m`` (``back``: in); returns its end."""
-    if nic.slot_s_per_token == 0.0:
-        return begin_s
+    if not nic.copies:
+        return begin_s + seconds
     sim = pools.at(fleet, fleet.members[m].pool)
-    return links.carry(sim, 2 * sim.requests[r].worker + back, begin_s, tokens * nic.slot_s_per_token, 0)
+    return links.carry(sim, 2 * sim.requests[r].worker + back, begin_s, seconds, 0)
 
 
 @kernel
@@ -91,7 +91,8 @@ def _move(fleet, r, now):
     out = fleet.nics[_nic(fleet, hand.source, r)]
     into = fleet.nics[_nic(fleet, hand.target, r) + 1]
     # Every rank receives all that it will hold, replicas included: few senders serve many receivers in turn.
-    pace = into.s_per_token * max(1.0, into.ranks / out.ranks)
+    times = max(1.0, into.ranks / out.ranks)
+    pace = into.s_per_token * times
     base = max(out.base_s, into.base_s)
     seconds = base + hand.tokens * pace
     end = max(now, out.free_s, into.free_s) + seconds
@@ -99,8 +100,8 @@ def _move(fleet, r, now):
         last = base + min(hand.tokens, out.last_tokens) * transfer.layer_share * pace
         end = max(max(hand.ready_s, out.free_s, into.free_s) + seconds, now + last)
     begin_s = hand.ready_s if transfer.pipelined else now
-    end = max(end, _over_slot(fleet, hand.source, r, out, 0, begin_s, hand.tokens))
-    end = max(end, _over_slot(fleet, hand.target, r, into, 1, begin_s, hand.tokens))
+    end = max(end, _over_slot(fleet, hand.source, r, out, 0, begin_s, times * hand.tokens * out.slot_s_per_token))
+    end = max(end, _over_slot(fleet, hand.target, r, into, 1, begin_s, hand.tokens * into.slot_s_per_token))
     for nic in (out, into):
         nic.free_s = end
         nic.busy_s += seconds

@@ -16,7 +16,7 @@ from hisearch.latency.estimators.pcie import PcieCollectives, pcie_collectives
 from hisearch.latency.estimators.roofline import RooflineEstimator
 from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.priced import PricedWorker
-from hisearch.latency.sheets import named_as, of_catalogue
+from hisearch.latency.sheets import in_catalogue, named_as, of_catalogue
 from hisearch.specs.base import EngineName
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.profile import LatencyProfileSpec, ProfileChoice
@@ -28,13 +28,17 @@ class AutoEstimator(ProfileEstimator):
 
     def chosen(self, accelerator: AcceleratorSpec, engine: EngineName) -> str | None:
         """Name of the profile for this data sheet and engine; None where none is listed."""
-        profiles = {choice.accelerator: choice.profile for choice in self.profile.choices if choice.engine == engine}
+        profiles = {choice.accelerator: choice.profile for choice in self._known(engine)}
         name = named_as(accelerator, profiles)
         return None if name is None else profiles[name]
 
+    def _known(self, engine: EngineName) -> list[ProfileChoice]:
+        """The choices for an engine whose profiles there are: an older list may name some that are gone."""
+        return [c for c in self.profile.choices if c.engine == engine and in_catalogue("LatencyProfile", c.profile)]
+
     def nearest(self, accelerator: AcceleratorSpec, engine: EngineName) -> ProfileChoice | None:
         """The choice whose laws are carried over to this data sheet; None where none is near."""
-        return transfer.nearest(accelerator, [choice for choice in self.profile.choices if choice.engine == engine])
+        return transfer.nearest(accelerator, self._known(engine))
 
     def selected(self, accelerator: AcceleratorSpec, engine: EngineName) -> tuple[str, LatencyProfileSpec] | None:
         """Name and content of the profile that prices it, carried over or not; None where the roofline does."""
@@ -51,21 +55,23 @@ class AutoEstimator(ProfileEstimator):
         return f"{near.profile}, carried over", profile.model_copy(update={"laws": laws})
 
     def _over_pcie(self, accelerator: AcceleratorSpec, engine: EngineName) -> PcieCollectives | None:
-        return pcie_collectives(accelerator, [choice for choice in self.profile.choices if choice.engine == engine])
+        return pcie_collectives(accelerator, self._known(engine))
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
         engine = priced.engine.name
         selected = self.selected(priced.accelerator, engine)
-        over_pcie = self._over_pcie(priced.accelerator, engine)
+        measured = self.chosen(priced.accelerator, engine) is not None
+        over_pcie = None if measured else self._over_pcie(priced.accelerator, engine)
         doubts = [over_pcie.warning] if over_pcie is not None and priced.split.stage_ranks > 1 else []
         if selected is None:
             curves = None if over_pcie is None else over_pcie.curves
             costs = RooflineEstimator(self.profile_name, self.profile, curves).compile(priced)
-            warning = f"no profile of {engine} on this accelerator: the roofline prices its steps"
+            why = transfer.too_far(priced.accelerator, self._known(engine))
+            warning = f"no profile of {engine} on this accelerator: the roofline prices its steps{why}"
             return replace(costs, warnings=(*costs.warnings, warning, *doubts))
         name, profile = selected
-        if self.chosen(priced.accelerator, engine) is not None:
+        if measured:
             return corrected(build_estimator(name, profile).compile(priced), profile.corrections)
         attained = replace(priced, accelerator=transfer.derated(priced.accelerator))
         costs = ScaledEstimator(name, profile).compile(attained)

@@ -62,9 +62,11 @@ class ScaledEstimator(ProfileEstimator):
         roofline = attained_worker(self.profile, priced)
         prefill, decode = self._attention(model, kv_dtype)
         fused, fused_bytes = self._fused(priced)
+        # Curves of bridged cards were measured with what lies between their groups.
+        bridged = roofline.collectives.hosts if self.laws.collectives is None else None
         collectives = replace(
-            roofline.collectives, curves=self.laws.collectives, hosts=priced.hosts or roofline.collectives.hosts,
-            fused=fused, fused_bytes=fused_bytes, exchange=self._exchange(priced),
+            roofline.collectives, curves=self.laws.collectives, hosts=priced.hosts or bridged, fused=fused,
+            fused_bytes=fused_bytes, exchange=self._exchange(priced),
         )  # fmt: skip
         return ScaledWorker(
             model=model,
@@ -150,7 +152,8 @@ class ScaledEstimator(ProfileEstimator):
         enabled = priced.engine.fused_all_reduce
         if enabled is None:
             enabled = priced.engine.name == "vllm" and bool(known)
-        if not enabled or split.tensor == 1 or split.attention_data > 1 or priced.hosts:
+        apart = priced.accelerator.peer_ranks is not None and split.tensor > priced.accelerator.peer_ranks
+        if not enabled or split.tensor == 1 or split.attention_data > 1 or priced.hosts or apart:
             return (), 0.0
         if known and split.tensor > max(curve.ranks for curve in known):
             return (), 0.0

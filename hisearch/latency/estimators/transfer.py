@@ -1,7 +1,7 @@
 """Laws of the nearest measured accelerator, carried over to one without measurements by their sheets.
 
 Each operator family keeps the share of the peaks that its law says, at the other sheet: its memory bandwidth, its
-peaks, its multiprocessors. Curves of collectives are not carried: links differ, and the roofline prices them.
+peaks, its multiprocessors. Curves of collectives are not carried: links differ (but see ``pcie``).
 
 ``python -m hisearch.latency.estimators.transfer`` leaves each measured accelerator out in turn, with those of its
 generation, and prints how far the laws of the nearest other one are from its own.
@@ -85,6 +85,22 @@ def nearest(accelerator: AcceleratorSpec, choices: Iterable[ProfileChoice]) -> P
         if max(map(abs, ratios)) <= math.log(WIDEST_RATIO) and math.hypot(*ratios, design) < least:
             best, least = choice, math.hypot(*ratios, design)
     return best
+
+
+def too_far(accelerator: AcceleratorSpec, choices: Iterable[ProfileChoice]) -> str:
+    """Why no laws are carried to it, as an addition to a sentence; "" where it does not ask for any."""
+    if accelerator.multiprocessors is None and accelerator.derating is None:
+        return ""
+    sheet = derated(accelerator)
+    cards = {choice.accelerator: of_catalogue("Accelerator", choice.accelerator) for choice in choices}
+    far = [(max(map(abs, _log_ratios(sheet, card))), name) for name, card in cards.items()]
+    if not far:
+        return ""
+    ratio, name = min(far)
+    return (
+        f": {name} is nearest, and differs {math.exp(ratio):.2f} times in bandwidth or 16-bit peak; laws are carried "
+        f"over {WIDEST_RATIO:g} times at most"
+    )
 
 
 def _log_ratios(first: AcceleratorSpec, second: AcceleratorSpec) -> tuple[float, float]:

@@ -158,7 +158,7 @@ class Collectives:
     @staticmethod
     def _between_s(hosts: AcrossHosts, payload_bytes: F8, ranks: int) -> F8:
         """The inter-host part of a gather or scatter: each rank's share of its host, by recursive halving."""
-        count = ranks // hosts.ranks_per_host
+        count = -(-ranks // hosts.ranks_per_host)
         share = all_gather_volume(1.0, count) * payload_bytes / hosts.ranks_per_host
         return np.asarray(np.ceil(np.log2(count)) * hosts.exchange_s + share / hosts.bytes_per_s)
 

@@ -295,6 +295,14 @@ def chosen_settings(data: ReportInput) -> dict[str, str]:
     return {name: format_setting(value) for name, value in chosen.items()}
 
 
+def _likely(data: ReportInput, trial: Trial) -> str:
+    """`` (22 % likely to meet the SLO)``, as far as it is known of a deployment beside the recommended one."""
+    best = data.recommendation.trial.number if data.recommendation is not None else None
+    chance = data.confidence.chance_of(trial.number, best) if data.confidence is not None else None
+    known = f"{format_chance(chance)} likely to meet the SLO" if chance is not None else "as simulated, without draws"
+    return f" ({known})"
+
+
 def cautions(data: ReportInput) -> tuple[Caution, ...]:
     """Cautions: whether the SLO holds, the highlighted terms, missing launch scripts, a search cut short.
 
@@ -305,7 +313,7 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
     thin = thin_margin(best.trial, error) if best is not None and not unsure else ""
     remarks = notes(data.highlighted.slo if data.highlighted is not None else ())
     short = data.closeup.too_short if data.closeup is not None else ""
-    drafts = describe_speculation(data.highlighted, data.trials)
+    drafts = describe_speculation(data.highlighted, data.trials, partial(_likely, data))
     exported = data.not_exported and text("report", "not_exported", data.not_exported.removesuffix("."))
     candidates = (
         *(Caution("Agents' objects", f"{capitalised(doubt)}.", doubt, "why") for doubt in data.doubts),

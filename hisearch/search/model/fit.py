@@ -20,6 +20,7 @@ from hisearch.simulate.plans.plan import ffn_accelerator_name, plan_pool_memory,
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.deployments.deployment import KV_DTYPES, EngineSpec, PoolSpec
 from hisearch.specs.documents.resolved import Hardware, ResolvedDeployment, ResolvedStudy
+from hisearch.specs.machines.devices import DevicesSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.parallelism import Parallelism, degrees_of, engine_problem, slots_problem
 from hisearch.specs.machines.profile import LatencyProfileSpec
@@ -89,17 +90,27 @@ def study_fits(study: ResolvedStudy) -> list[Fit]:
         execution.devices,
     ):
         variants = [
-            PoolSpec(
-                accelerator=accelerator, engine=spec, weight_dtype=weight, kv_dtype=kv, devices=devices,
-                **degrees_of(split),
-            )
+            _pool(accelerator, spec, weight, kv, devices, split)
             for spec in _engines(study, engine)
             if kv in KV_DTYPES[engine] and engine_problem(engine, split) is None
-        ]  # fmt: skip
-        tried = [fit_of(pool, model, study.hardware, study.profile.spec) for pool in variants]
+        ]
+        tried = [fit_of(pool, model, study.hardware, study.profile.spec) for pool in variants if pool is not None]
         if tried:
             fits.append(max(tried, key=lambda fit: (fit.kv_capacity_tokens, -fit.gib_short)))
     return fits
+
+
+def _pool(
+    accelerator: str, engine: EngineSpec, weight: DType, kv: DType, devices: DevicesSpec | None, split: Parallelism
+) -> PoolSpec | None:
+    """A unified worker; None where the engine refuses these settings together, as the search leaves it out."""
+    try:
+        return PoolSpec(
+            accelerator=accelerator, engine=engine, weight_dtype=weight, kv_dtype=kv, devices=devices,
+            **degrees_of(split),
+        )  # fmt: skip
+    except ValueError:
+        return None
 
 
 def deployment_fits(resolved: ResolvedDeployment) -> list[Fit]:

@@ -139,7 +139,8 @@ def _by_load(trials: Sequence[Trial], loads: Mapping[int, float]) -> tuple[Trial
 
 def _by_energy(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     """Fewest joules per generated token first, without the last bits, which depend on the order of summation."""
-    return tuple(sorted(trials, key=lambda t: (round(joules_per_generated_token(t.metrics), 9), price_of(t), t.number)))
+    stated = [t for t in trials if math.isfinite(joules_per_generated_token(t.metrics))]
+    return tuple(sorted(stated, key=lambda t: (round(joules_per_generated_token(t.metrics), 9), price_of(t), t.number)))
 
 
 def headroom_candidates(trials: Sequence[Trial], rule: RecommendSpec, most: int = HEADROOM_CANDIDATES) -> list[Trial]:
@@ -247,6 +248,10 @@ def _most_headroom(given: _Choice) -> tuple[Trial, str]:
 
 def _least_energy(given: _Choice) -> tuple[Trial, str]:
     ordered = _by_energy(given.inside)
+    if not ordered:
+        best = _cheapest_of(given)
+        figures = _figures(best, given.objectives)
+        return best, f"No deployment states joules per generated token; this is the cheapest: {figures}."
     best = ordered[0]
     sides = [
         f"{words}, {describe(t.deployment)}, takes {_joules(t)} and is {_changes(best, t, given.objectives)}"

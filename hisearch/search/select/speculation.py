@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.trial import Trial, price_of
@@ -24,10 +24,12 @@ def brief_speculation(chosen: Trial | None) -> str:
     return f"{drafts}: measure on your own text how many are accepted" if drafts else ""
 
 
-def describe_speculation(chosen: Trial | None, trials: Sequence[Trial]) -> str:
+def describe_speculation(
+    chosen: Trial | None, trials: Sequence[Trial], likely: Callable[[Trial], str] = lambda _trial: ""
+) -> str:
     """What a deployment's drafts rest on, and the price of doing without; of one without drafts, the price of drafting.
 
-    trials: the study's; "" where neither ``chosen`` nor any of them drafts.
+    trials: the study's; "" where neither ``chosen`` nor any of them drafts. likely: how likely one meets the SLO.
     """
     if chosen is None:
         return ""
@@ -36,14 +38,14 @@ def describe_speculation(chosen: Trial | None, trials: Sequence[Trial]) -> str:
     best = cheapest([trial for trial in others if trial.feasible], (PRICE,))
     if not drafts:
         if best is not None:
-            costs = f"costs ${price_of(best):,.2f} per hour, {_difference(best, chosen)}"
+            costs = f"costs ${price_of(best):,.2f} per hour, {_difference(best, chosen)}{likely(best)}"
             return (
                 f"Drafted tokens do not pay here: the cheapest found with them, {describe(best.deployment)}, {costs}."
             )
         return "Nothing with drafted tokens was found to meet the SLO." if others else ""
     rests = [f"{warning}." for warning in chosen.warnings if warning.startswith(tuple(drafts.split(" and ")))]
     if best is not None:
-        price = f"at ${price_of(best):,.2f} per hour, {_difference(best, chosen)}"
+        price = f"at ${price_of(best):,.2f} per hour, {_difference(best, chosen)}{likely(best)}"
         without = f"The cheapest found without them: {describe(best.deployment)} {price}."
     elif others:
         without = "Nothing without them was found to meet the SLO."

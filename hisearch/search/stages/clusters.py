@@ -50,6 +50,7 @@ from hisearch.search.stages.execution import (
 from hisearch.search.stages.execution_report import ExecutionReport, Refusals, Shortfall
 from hisearch.specs.deployments.cluster import RoleName
 from hisearch.specs.deployments.deployment import PoolSpec
+from hisearch.specs.deployments.speculation import head_of
 from hisearch.specs.studies.pool_space import SideSpace
 
 #: Workers of one side, per engine and KV format, to pair with those of the other.
@@ -205,10 +206,9 @@ def _disaggregated_pairs(
                 yield _cluster("disaggregated", (sender, receiver), estimate)
 
 
-def _transfer_key(pool: PoolSpec) -> tuple[str, str, int, str]:
-    """Settings that both sides of a KV transfer share, as KV is transferred unchanged, a drafter's too."""
-    drafts = pool.engine.speculation
-    return pool.engine.name, pool.kv_dtype, pool.engine.page_size, "" if drafts is None else drafts.model_dump_json()
+def _transfer_key(pool: PoolSpec) -> tuple[object, ...]:
+    """Settings that both sides of a KV transfer share, as KV is transferred unchanged, a drafting head's too."""
+    return pool.engine.name, pool.kv_dtype, pool.engine.page_size, head_of(pool.engine.speculation)
 
 
 def _best_of_side(sides: Sequence[Candidate]) -> list[Candidate]:

@@ -76,8 +76,10 @@ def search_execution(problem: Problem, keep: int, advanced: Callable[[int], None
 
 
 def alone_of(problem: Problem, pool: PoolSpec) -> DeploymentSpec:
-    """A single worker, for pricing; its role does not matter for that."""
-    return deployment_of(problem.model, problem.profile, pool.model_copy(update={"role": "unified"}), 1, RouterSpec())
+    """A single worker, for pricing; neither its role nor its drafts matter for that."""
+    engine = pool.engine.model_copy(update={"speculation": None})
+    alone = pool.model_copy(update={"role": "unified", "engine": engine})
+    return deployment_of(problem.model, problem.profile, alone, 1, RouterSpec())
 
 
 def choices_of(pool: PoolSpec) -> dict[str, object]:

@@ -173,8 +173,9 @@ def _nics(plan: FleetPlan) -> Any:
         moved = transfer.bytes_per_token if pool.kv_bytes_per_token is None else pool.kv_bytes_per_token
         mine["base_s"] = transfer.base_s
         mine["s_per_token"] = moved / transfer.bytes_per_s
-        if transfer.over_slots and pool.plan.movement is not None:
-            mine["slot_s_per_token"] = pool.plan.movement.host_write.s_per_token
+        if transfer.over_slots:
+            mine["slot_s_per_token"] = moved / pool.plan.slot_bytes_per_s
+            mine["copies"] = pool.plan.movement is not None
         mine["ranks"] = pool.ranks / pool.networks
         mine["last_tokens"] = pool.plan.engine.chunk_tokens
         rows.append(mine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -62,6 +63,7 @@ class WorkerPlan:
     agents: memory that they need besides KV, and its policy; None: no agents.
     groups: of KV blocks, under vLLM; None: a single group without a window.
     speculation: drafted tokens, under vLLM and SGLang; None: none.
+    slot_bytes_per_s: of each accelerator's slot, one direction, as its host link attains it.
     """
 
     engine: EngineSpec
@@ -79,6 +81,7 @@ class WorkerPlan:
     power: PowerPlan = PowerPlan()  # noqa: RUF009  (frozen)
     groups: GroupsPlan | None = None
     speculation: SpeculationPlan | None = None
+    slot_bytes_per_s: float = math.inf
 
     @property
     def ranks(self) -> int:
@@ -214,6 +217,7 @@ def plan_worker(
         agents=agents,
         groups=None if kv is None else GroupsPlan(kv.full, kv.windowed, kv.window_tokens),
         speculation=speculation,
+        slot_bytes_per_s=accelerator.host_link.bandwidth_bytes_per_s,
     )
 
 

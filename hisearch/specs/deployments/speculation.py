@@ -185,9 +185,14 @@ def same_drafts(prefill: SpeculationSpec | None, decode: SpeculationSpec | None)
 
     A head drafts from its own KV, which comes with the model's. N-grams come from the text.
     """
-    heads = [None if drafts is None or drafts.method not in HEADS else drafts for drafts in (prefill, decode)]
-    shapes = [None if head is None else (head.method, head.head_layers, head.draft_weights) for head in heads]
-    return shapes[0] == shapes[1]
+    return head_of(prefill) == head_of(decode)
+
+
+def head_of(drafts: SpeculationSpec | None) -> tuple[str, int, str | None] | None:
+    """What tells one head that drafts from another; None without one."""
+    if drafts is None or drafts.method not in HEADS:
+        return None
+    return drafts.method, drafts.head_layers, drafts.draft_weights
 
 
 def check_speculation_of(

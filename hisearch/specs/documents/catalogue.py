@@ -16,6 +16,11 @@ from hisearch.specs.wording import closest, unknown
 
 YAML_SUFFIXES = (".yaml", ".yml")
 _PATHS = (*YAML_SUFFIXES, ".json")
+#: Documents that the catalogue had, and what takes their place.
+REMOVED = {
+    f"{engine}-rtx4090": "take auto, which carries an L40S's laws to an RTX 4090"
+    for engine in ("vllm", "sglang", "trtllm")
+}
 
 
 @cache
@@ -108,6 +113,8 @@ class Catalogue:
             An ``UnknownReferenceError``, to be raised.
         """
         path = self.root / Path(ref).expanduser()
+        if ref in REMOVED:
+            return UnknownReferenceError.at(f"no {kinds or 'document'} named '{ref}' any more: {REMOVED[ref]}")
         if not path.exists():
             return UnknownReferenceError.at(f"no {kinds or 'document'} named '{ref}'{unknown(ref, known)}")
         expected = f"a document of kind {kinds}" if kinds else "a document"

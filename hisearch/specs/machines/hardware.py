@@ -53,10 +53,11 @@ class AcceleratorSpec(Strict):
         "memory_bytes where absent.",
     )
     memory_bandwidth_bytes_per_s: Positive = Field(description="Peak of the device memory.")
-    in_band_ecc: bool = Field(
-        False,
-        description="Error correction is on, and its bits lie in the memory itself, as with GDDR6 (HBM and GDDR7 have "
-        "room of their own): they take 1/16 of it, which memory_bytes lacks already, and of the bandwidth.",
+    in_band_ecc: bool | None = Field(
+        None,
+        description="Whether error correction is on whose bits lie in the memory itself, as with GDDR6 (HBM and GDDR7 "
+        "have room of their own): they take 1/16 of it, which memory_bytes lacks already, and of the bandwidth where "
+        "laws are carried between cards with it and without. As the laws' card where absent.",
     )
     peak_flops: dict[DType, Positive] = Field(min_length=1, description="Dense peak by operand format.")
     peer_link: LinkSpec = Field(

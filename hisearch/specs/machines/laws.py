@@ -236,7 +236,9 @@ class LawsSpec(Strict):
     engine_version: str = Field(min_length=1, description="Of which version.")
     multiprocessors: Count = Field(description="Of the accelerator.")
     memory_bandwidth_bytes_per_s: Positive = Field(description="Of its sheet; tells it from other accelerators.")
-    in_band_ecc: bool = Field(False, description="As its Accelerator says: whether its memory moved check bits too.")
+    in_band_ecc: bool | None = Field(
+        None, description="As its Accelerator says: whether its memory moved check bits too; unknown where absent."
+    )
     flops: Positive = Field(description="16-bit peak of its sheet; likewise.")
     clock_share: Annotated[float, Field(ge=0.75, le=1)] = Field(
         SUSTAINED_CLOCK,

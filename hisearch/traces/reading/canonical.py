@@ -12,6 +12,7 @@ import io
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -265,7 +266,8 @@ def write_trace(trace: Trace, path: Path) -> None:
         TraceError: another ending, or two requests of the same name, between which references could not distinguish.
     """
     if len(set(trace.request_ids)) < len(trace):
-        raise TraceError.at("two requests have the same id", path=path, key="id")
+        twice = next(name for name, count in Counter(trace.request_ids).items() if count > 1)
+        raise TraceError.at(f"cannot be written: two requests have the id '{twice}'", path=path, key="id")
     header = {"format": FORMAT, "version": VERSION, "open_loop": trace.open_loop}
     header |= {"block_tokens": trace.block_tokens} if trace.block_tokens > 1 else {}
     header |= {"skipped_rows": trace.skipped_rows} if trace.skipped_rows else {}
