@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hisearch.latency.estimator import build_estimator
 from hisearch.latency.estimators.pcie import pcie_collectives
 from hisearch.latency.laws.collectives import Collectives
+from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
+from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from tests.latency.test_transfer import AUTO, CATALOGUE, VLLM, _costs
 
@@ -41,11 +44,15 @@ def test_seconds_scale_with_the_link_and_launches_do_not() -> None:
 
 
 def test_a_measured_card_keeps_its_own() -> None:
-    """Left alone by the choice of another: its curves are those of its profile."""
-    laws = CATALOGUE.get("LatencyProfile", "vllm-l40s").spec.laws
-    over = pcie_collectives(card("l40s"), VLLM)
-    assert over is not None
-    assert over.curves == laws.collectives
+    """The automatic profile prices it as its own profile does, and doubts nothing."""
+    eight = _costs(card("l40s"), split=Parallelism(8))
+    priced = PricedWorker(
+        CATALOGUE.get("Model", "llama-3.1-8b").spec, card("l40s"), Parallelism(8), None, "bf16",
+        EngineSpec(name="vllm"), max_tokens=4096, max_sequences=256, max_context_tokens=500_000,
+    )  # fmt: skip
+    own = build_estimator("vllm-l40s", CATALOGUE.get("LatencyProfile", "vllm-l40s").spec).compile(priced)
+    np.testing.assert_array_equal(eight.seconds.token_s, own.seconds.token_s)
+    assert not any("over PCIe" in warning for warning in eight.warnings)
 
 
 @pytest.mark.parametrize("name", ["h100-nvl", "gh200", "mi300x"])
@@ -82,3 +89,24 @@ def test_bridges_join_pairs_that_talk_over_pcie() -> None:
     extra_s = 2 * layers * 2 * (payload / 4 / share)
     assert times[4][0] - times[4][1] == pytest.approx(extra_s, rel=0.35)
     assert times[8][0] > times[8][1] + extra_s
+
+
+def test_curves_that_were_measured_on_bridged_cards_count_as_they_are() -> None:
+    """They have in them what lies between the bridges; so a fused all-reduce is not taken across these either."""
+    laws = CATALOGUE.get("LatencyProfile", "vllm-h100-sxm").spec
+    seconds = []
+    for peer_ranks in (2, None):
+        priced = PricedWorker(
+            CATALOGUE.get("Model", "llama-3.1-8b").spec, card("h100-nvl", peer_ranks=peer_ranks), Parallelism(4), None,
+            "bf16", EngineSpec(name="vllm", fused_all_reduce=False), max_tokens=4096, max_sequences=256,
+            max_context_tokens=500_000,
+        )  # fmt: skip
+        seconds.append(build_estimator("mine", laws).compile(priced).seconds.token_s)
+    np.testing.assert_array_equal(*seconds)
+
+
+def test_groups_that_ranks_do_not_fill_pass_the_host_link_too() -> None:
+    hosts = AcrossHosts(4, 1e10, 1e-5)
+    between = [Collectives(None, 1e12, 0.0, hosts).all_gather_s(np.array([1e8]), ranks)[0] for ranks in (4, 6, 8)]
+    assert between[0] < 0.1 * between[1]
+    assert between[1] == pytest.approx(between[2], rel=0.01)

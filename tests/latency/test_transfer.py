@@ -16,6 +16,7 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.profile import ProfileChoice
 from refit.boards import BOARDS
 
 CATALOGUE = Catalogue()
@@ -145,3 +146,31 @@ def test_error_correction_explains_what_separates_neighbours() -> None:
     """Laws of a card without it, carried to an L40S that was measured with it: nearer than if it had none."""
     errors = transfer.left_out("vllm", VLLM)["l40s", "rtx-pro-6000"]
     assert abs(np.mean(errors)) < 0.02
+
+
+def test_an_older_list_may_name_profiles_that_are_gone() -> None:
+    """Run folders keep the list that they were made with."""
+    gone = [ProfileChoice(engine="vllm", accelerator="rtx4090", profile="vllm-rtx4090")]
+    older = AUTO.model_copy(update={"choices": [*gone, *AUTO.choices]})
+    for name in ("rtx4090", "l40s", "h100-nvl"):
+        priced = PricedWorker(
+            CATALOGUE.get("Model", "llama-3.1-8b").spec, CATALOGUE.get("Accelerator", name).spec, Parallelism(2), None,
+            "bf16", EngineSpec(name="vllm"), max_tokens=4096, max_sequences=256, max_context_tokens=500_000,
+        )  # fmt: skip
+        costs = [build_estimator("auto", profile).compile(priced) for profile in (older, AUTO)]
+        np.testing.assert_array_equal(costs[0].seconds.token_s, costs[1].seconds.token_s)
+        assert costs[0].warnings == costs[1].warnings
+
+
+def test_documents_that_do_not_say_are_as_the_measured_card() -> None:
+    """Those written before the key keep their speed."""
+    silent = CATALOGUE.get("Accelerator", "l40s").spec.model_copy(update={"in_band_ecc": None})
+    said, unsaid = (_costs(sheet).seconds.token_s for sheet in (CATALOGUE.get("Accelerator", "l40s").spec, silent))
+    np.testing.assert_array_equal(unsaid, said)
+
+
+def test_a_card_too_far_from_all_says_from_which_and_how_far() -> None:
+    card = CATALOGUE.get("Accelerator", "a10g").spec
+    (warning,) = (text for text in _costs(card).warnings if "roofline prices" in text)
+    assert "a100-80gb is nearest, and differs 4.46 times" in warning
+    assert "carried over 3 times at most" in warning

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from hisearch.search.stages.screening import combinations, screen
 from hisearch.search.stages.shortlist import deployment, key_of
 from hisearch.specs.deployments.deployment import DeploymentSpec, check_pools
 from hisearch.specs.errors import SpecError
+from hisearch.specs.studies.search_space import TierSpace
 
 MOST_WORKERS = 3
 OBJECTIVES = ("ttft_p95", "goodput", "usd_per_hour")
@@ -255,6 +257,28 @@ def test_both_sides_draft_alike(tmp_path: Path) -> None:
     assert tried == {(False, False), (True, True)}
     for trial in result.trials:
         check_pools(trial.deployment)
+
+
+def test_prefill_workers_that_draft_may_have_tiers(tmp_path: Path) -> None:
+    """Their price is that of a worker without drafts, which are simulated beside tiers in prefill workers alone."""
+    drafts = {"method": "eagle3", "draft_tokens": 1, "acceptance": [0.8]}
+    loaded = study(
+        tmp_path,
+        {"unified": False, "disaggregated": DISAGGREGATED},
+        execution={"speculation": [drafts], "accelerators": ["h100-sxm"]},
+        budget={"simulations": 12},
+    )
+    space = loaded.resolved.space.spec
+    tiers = TierSpace(media=["ddr5"], gib=[64.0])
+    cache = space.cache.model_copy(update={"tiers": [tiers]})
+    problem = loaded.problem(Simulation(loaded.world()))
+    problem = replace(problem, space=space.model_copy(update={"cache": cache}))
+    clusters = [cluster for cluster in screen(problem, 20).kept if isinstance(cluster, Cluster)]
+    assert clusters
+    for cluster in clusters:
+        prefill, decode = cluster.pools
+        assert prefill.tiers
+        assert not decode.tiers
 
 
 def test_candidates_of_a_shape_are_distinguished_by_their_workers(small: tuple[Study, Problem, list[Trial]]) -> None:

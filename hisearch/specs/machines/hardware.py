@@ -66,7 +66,7 @@ class AcceleratorSpec(Strict):
     )
     peer_ranks: Count | None = Field(
         None,
-        description="That peer_link joins, as bridges between cards do; more of them talk over host_link between such "
+        description="Accelerators that peer_link joins, as bridges do; more of them talk over host_link between such "
         "groups. All of a host, or of its peer domain, where absent.",
     )
     host_link: LinkSpec = Field(
