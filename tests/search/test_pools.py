@@ -259,6 +259,25 @@ def test_both_sides_draft_alike(tmp_path: Path) -> None:
         check_pools(trial.deployment)
 
 
+def test_attention_groups_are_tried_on_both_sides(tmp_path: Path) -> None:
+    """Of DeepSeek-V3, whose decode workers carry more of them than one group does."""
+    execution = {
+        "accelerators": ["h200"], "tensor_parallel": [1, 8], "attention_data_parallel": [1, 8],
+        "expert_parallel": [8], "max_accelerators": 32,
+    }  # fmt: skip
+    loaded = study(
+        tmp_path, {"unified": False, "disaggregated": DISAGGREGATED}, execution=execution, model="deepseek-v3",
+        slo={"terms": [{"metric": "ttft_s", "percentile": 95, "at_most_s": 8.0},
+                       {"metric": "tpot_s", "percentile": 95, "at_most_s": 0.08}]},
+    )  # fmt: skip
+    problem = loaded.problem(Simulation(loaded.world()))
+    report = screen(problem, 30)
+    groups = {(side.pool.role, side.pool.attention_data_parallel) for side in report.sides}
+    assert groups == {("prefill", 1), ("prefill", 8), ("decode", 1), ("decode", 8)}
+    best = {side.pool.attention_data_parallel: side.rps_per_usd for side in report.sides if side.pool.role == "decode"}
+    assert best[8] > best[1]
+
+
 def test_prefill_workers_that_draft_may_have_tiers(tmp_path: Path) -> None:
     """Their price is that of a worker without drafts, which are simulated beside tiers in prefill workers alone."""
     drafts = {"method": "eagle3", "draft_tokens": 1, "acceptance": [0.8]}

@@ -1,14 +1,16 @@
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from hisearch.latency.costs import CompiledCosts, LockstepCosts
 from hisearch.latency.step_cost import decode_step_seconds, law_costs
 from hisearch.search.driver import NothingFitsError, search
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.demand import measure_demand
-from hisearch.search.model.estimates import estimate, largest, prefill_seconds
+from hisearch.search.model.estimates import Estimate, estimate, largest, lone_seconds, of_worker, prefill_seconds
 from hisearch.search.model.sizing import Sizing
 from hisearch.search.stages.cache import bases, search_cache
 from hisearch.search.stages.execution import group_count, search_execution
@@ -273,3 +275,15 @@ def test_stage_3_goes_on_from_what_it_made_before() -> None:
         search_cache(problem, runner, until=140, number=number)
         assert runner.simulations > made
     assert ledgers[0].trials != ledgers[1].trials  # another number draws otherwise
+
+
+def test_all_attention_groups_of_a_worker_serve() -> None:
+    """A worker of four groups carries four times what one does; a lone request waits for its own tokens alone."""
+    tokens = np.arange(2049.0)
+    own_s, shared_s = 1e-5 * tokens, 4e-5 * tokens
+    law = law_costs(0.0, 5e-5, 0.0)._replace(token_s=own_s + shared_s)
+    costs = CompiledCosts(law, law, 0.0, "law", "assumed", 0.0, lockstep=LockstepCosts(own_s, shared_s))
+    assert lone_seconds(costs, 1) is law
+    np.testing.assert_allclose(lone_seconds(costs, 4).token_s[1:], (1e-5 + 1e-5) * tokens[1:])
+    figures = Estimate(3, "kv", 0.02, 0.1, 2.5, 0.3)
+    assert of_worker(figures, 4) == replace(figures, capacity_rps=10.0)

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hisearch.latency.costs import StepCosts
+from hisearch.latency.costs import CompiledCosts, StepCosts
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
 from hisearch.search.model.demand import Demand
 from hisearch.specs.deployments.deployment import EngineSpec
@@ -93,6 +93,23 @@ def estimate(
         capacity_rps=running / (mean_output * tpot_s(running) + prefill),
         hit_rate=hit_rate,
     )
+
+
+def of_worker(figures: Estimate, groups: int) -> Estimate:
+    """Figures of a worker, of one of whose ``groups`` attention groups these are: all serve at once."""
+    return replace(figures, capacity_rps=groups * figures.capacity_rps)
+
+
+def lone_seconds(costs: CompiledCosts, groups: int) -> StepCosts:
+    """Step costs of an attention group while the others have nothing to do: joint work is for its tokens alone."""
+    if costs.lockstep is None or groups == 1:
+        return costs.seconds
+    own_s, shared_s = costs.lockstep.own_s, costs.lockstep.shared_s
+    tokens = np.arange(len(own_s))
+    known = np.arange(len(shared_s))
+    together, alone = (own_s + np.interp(tokens / sharing, known, shared_s) for sharing in (1, groups))
+    share = np.divide(alone, together, out=np.ones_like(alone), where=together > 0)
+    return costs.seconds._replace(token_s=costs.seconds.token_s * share[: len(costs.seconds.token_s)])
 
 
 def least_tpot_s(costs: StepCosts, demand: Demand) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.deployments import families, parameters_of, with_cache
-from hisearch.search.model.estimates import estimate
+from hisearch.search.model.estimates import estimate, of_worker
 from hisearch.search.model.job import Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import TermCheck, Trial
@@ -122,7 +122,8 @@ def _most_rps(problem: Problem, pool: PoolSpec) -> float:
     costs = problem.planner.costs(bare)
     kv_tokens = problem.planner.requests_kv_tokens(bare, demand.mean_context_tokens)
     best = estimate(costs.seconds, pool.engine, kv_tokens, demand, problem.slo, demand.ideal_hit_rate)
-    return pool.replicas * best.capacity_rps * (1 + max(costs.relative_error, LEAST_MARGIN))
+    most_rps = of_worker(best, pool.attention_data_parallel).capacity_rps
+    return pool.replicas * most_rps * (1 + max(costs.relative_error, LEAST_MARGIN))
 
 
 def _tier_gib(deployment: DeploymentSpec) -> float:

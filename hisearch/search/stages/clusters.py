@@ -28,6 +28,7 @@ from hisearch.search.model.estimates import (
     largest,
     least_tpot_s,
     least_ttft_s,
+    lone_seconds,
     prefill_seconds,
     tpot_bound_s,
     ttft_bound,
@@ -65,7 +66,7 @@ def side_problem(problem: Problem, side: SideSpace, *, tiers: bool) -> Problem:
     ``tiers``: whether they may have cache tiers.
     """
     space = problem.space
-    lists = side.lists() | {"pipeline_parallel": [1], "attention_data_parallel": [1], "devices": [None]}
+    lists = side.lists() | {"pipeline_parallel": [1], "devices": [None]}
     execution = space.execution.model_copy(update=lists)
     cache = space.cache if tiers else space.cache.model_copy(update={"tiers": []})
     return replace(problem, space=space.model_copy(update={"execution": execution, "cache": cache}))
@@ -137,14 +138,15 @@ def _size_prefill(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compi
     """Size a prefill worker by the TTFT bound and the rate of prompts."""
     demand, slo, engine = problem.demand, problem.slo, pool.engine
     margin, most = max(costs.relative_error, LEAST_MARGIN), problem.max_replicas(pool)
+    groups, lone = pool.attention_data_parallel, lone_seconds(costs, pool.attention_data_parallel)
 
     def at(hit_rate: float) -> Estimate:
         mean = float(demand.input_tokens.mean())
         busy_s = prefill_seconds(
             costs.seconds, engine.chunk_tokens, round(mean * (1 - hit_rate)), round(mean * hit_rate)
         )
-        first_s = ttft_s(costs.seconds, engine, demand, slo, hit_rate, 0)
-        return Estimate(0, "prefill", 0.0, first_s, 1.0 / max(busy_s, 1e-9), hit_rate)
+        first_s = ttft_s(lone, engine, demand, slo, hit_rate, 0)
+        return Estimate(0, "prefill", 0.0, first_s, groups / max(busy_s, 1e-9), hit_rate)
 
     cold = at(0.0)
     workers = replicas_for(demand.peak_rps, cold.capacity_rps, most)
@@ -155,7 +157,7 @@ def _size_prefill(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compi
         Shortfall.LOAD: demand.least_rps / (most * kindest.capacity_rps),
     }
     usd = problem.planner.usd_per_hour(alone_of(problem, pool))
-    least_s = least_ttft_s(costs.seconds, engine, demand, slo)
+    least_s = least_ttft_s(lone, engine, demand, slo)
     return priced(problem, pool, expected, margin, shortfalls, usd, least_s)
 
 
@@ -176,10 +178,10 @@ def _size_decode(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compil
     batch = largest(lambda b: step_s(b) <= bound_s, limit)
     running = max(batch, 1)
     bounded_by = "tpot" if batch < limit else ("kv" if kv_batch < engine.max_running_requests else "max_running")
-    rate = running / (outputs * step_s(running))
+    rate = pool.attention_data_parallel * running / (outputs * step_s(running))
     expected = Estimate(batch, bounded_by, step_s(running), 0.0, rate, 0.0)
     shortfalls = {
-        Shortfall.TPOT: least_tpot_s(costs.seconds, demand) / bound_s,
+        Shortfall.TPOT: least_tpot_s(lone_seconds(costs, pool.attention_data_parallel), demand) / bound_s,
         Shortfall.LOAD: demand.least_rps / (most * rate),
     }
     usd = problem.planner.usd_per_hour(alone_of(problem, pool))

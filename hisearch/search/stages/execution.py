@@ -25,6 +25,8 @@ from hisearch.search.model.estimates import (
     expected_hit_rate,
     least_tpot_s,
     least_ttft_s,
+    lone_seconds,
+    of_worker,
     tpot_bound_s,
     ttft_bound,
 )
@@ -200,12 +202,13 @@ def _with_starting_tiers(problem: Problem, pool: PoolSpec) -> PoolSpec | None:
 def _size(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> Candidate:
     """Size and price one worker."""
     margin = max(costs.relative_error, LEAST_MARGIN)
-    expected = _expected(costs, pool.engine, kv_tokens, problem, problem.max_replicas(pool))
+    expected = _expected(costs, pool, kv_tokens, problem, problem.max_replicas(pool))
     group = replicas_of_group(pool)
     together = deployment_of(problem.model, problem.profile, pool, group, RouterSpec())
     price = problem.planner.usd_per_hour(together) / group
     misses = _misses(problem, pool, kv_tokens, costs)
-    least_s = least_ttft_s(costs.seconds, pool.engine, problem.demand, problem.slo)
+    lone = lone_seconds(costs, pool.attention_data_parallel)
+    least_s = least_ttft_s(lone, pool.engine, problem.demand, problem.slo)
     return priced(problem, pool, expected, margin, misses, price, least_s)
 
 
@@ -255,12 +258,13 @@ def _worst(misses: Mapping[Shortfall, float], margin: float) -> tuple[Shortfall 
 def _misses(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> dict[Shortfall, float]:
     """The most favourable estimate of each bounded figure, as a share of its bound."""
     demand, slo, engine = problem.demand, problem.slo, pool.engine
-    best = estimate(costs.seconds, engine, kv_tokens, demand, slo, demand.ideal_hit_rate)
+    groups, lone = pool.attention_data_parallel, lone_seconds(costs, pool.attention_data_parallel)
+    best = of_worker(estimate(costs.seconds, engine, kv_tokens, demand, slo, demand.ideal_hit_rate), groups)
     single = engine.model_copy(update={"max_running_requests": 1})
-    alone = estimate(costs.seconds, single, kv_tokens, demand, slo, demand.ideal_hit_rate)
+    alone = estimate(lone, single, kv_tokens, demand, slo, demand.ideal_hit_rate)
     most_rps = max(problem.max_replicas(pool) - problem.replicas_down, 1) * best.capacity_rps
     return {
-        Shortfall.TPOT: least_tpot_s(costs.seconds, demand) / tpot_bound_s(slo, demand),
+        Shortfall.TPOT: least_tpot_s(lone, demand) / tpot_bound_s(slo, demand),
         Shortfall.TTFT: alone.ttft_s / ttft_bound(slo)[0],
         Shortfall.LOAD: demand.least_rps / most_rps,
     }
@@ -283,12 +287,16 @@ def replicas_of_group(pool: PoolSpec) -> int:
     return attention_ffn.attention if attention_ffn is not None else 1
 
 
-def _expected(costs: CompiledCosts, engine: EngineSpec, kv_tokens: int, problem: Problem, most: int) -> Estimate:
+def _expected(costs: CompiledCosts, pool: PoolSpec, kv_tokens: int, problem: Problem, most: int) -> Estimate:
     """Estimate at the hit rate of as many workers as an estimate without hits needs."""
-    demand, slo = problem.demand, problem.slo
-    cold = estimate(costs.seconds, engine, kv_tokens, demand, slo, 0.0)
-    workers = replicas_for(demand.peak_rps, cold.capacity_rps, most)
-    return estimate(costs.seconds, engine, kv_tokens, demand, slo, expected_hit_rate(demand, kv_tokens * workers))
+    demand, slo, groups = problem.demand, problem.slo, pool.attention_data_parallel
+
+    def at(hit_rate: float) -> Estimate:
+        return of_worker(estimate(costs.seconds, pool.engine, kv_tokens, demand, slo, hit_rate), groups)
+
+    workers = replicas_for(demand.peak_rps, at(0.0).capacity_rps, most)
+    # Attention groups find no hits in each other's caches.
+    return at(expected_hit_rate(demand, kv_tokens * workers))
 
 
 def select(sized: Sequence[_Screened], keep: int) -> list[_Screened]:

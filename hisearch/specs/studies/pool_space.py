@@ -38,8 +38,8 @@ class SideSpace(Strict):
 class DisaggregatedSpace(Strict):
     """Prefill/decode disaggregation: M workers compute prompts and transfer their KV to N workers that decode.
 
-    Both sides have the same engine and the same format of the KV cache, of those of section execution. The search
-    leaves out splits beyond tensor and expert parallelism there (a deployment of your own may have attention groups).
+    Both sides have the same engine and the same format of the KV cache, of those of section execution, which also lists
+    their attention groups. The search leaves out pipelines there.
     """
 
     prefill: SideSpace = Field(SideSpace(), description="Workers that compute prompts; cache tiers are theirs.")
