@@ -16,6 +16,8 @@ instead, so that its retractions cost less than simulated.
 
 from __future__ import annotations
 
+from typing import Any
+
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue
 from hisearch.kernels.core.linked_list import linked_list
@@ -133,17 +135,10 @@ def reserve(sim, w, r, now, trace_node, limit, hit_tokens):
 
 @kernel
 def _start_decoding(sim, w, r, now):
-    """Let ``r``, whose KV and first token have arrived, decode from the step being formed on."""
+    """Let the running ``r`` decode from the step being formed on."""
     worker = sim.workers[w]
     request = sim.requests[r]
-    lists.note_scheduled(sim, r, now, request.hit_tokens, 0)
-    lists.note_first_token(sim, r, now)
-    request.generated = 1
-    request.sampled_step = 0
     request.waits = 0
-    request.last_token_s = now
-    lists.run_last(sim, w, r)
-    lists.number(sim, w, r)
     request.state = la.DECODING
     request.joined_step = worker.launched + 1
     request.skipped_step = 1
@@ -151,17 +146,35 @@ def _start_decoding(sim, w, r, now):
     lists.join_decode(sim, w, r)
 
 
-@kernel
-def _run_arrived(sim, w, now):
-    """Run requests whose KV and first token have arrived, in the order of their reservations."""
-    worker = sim.workers[w]
-    r = worker.kv_pending_head
-    while r >= 0 and worker.running < sim.config.max_running:
-        after = sim.requests[r].next
-        if sim.requests[r].away == RECEIVED:
-            remove_pending(sim, w, r)
-            _start_decoding(sim, w, r, now)
-        r = after
+def arrived_run(start: Any) -> Any:
+    """Kernel ``(sim, w, now)`` that runs requests whose KV and first token have arrived, in order of reservation.
+
+    start: kernel ``(sim, w, r, now)``: what ``r``, by then in the running list, is from the step being formed on.
+    """
+
+    @kernel
+    def run(sim, w, now):
+        worker = sim.workers[w]
+        r = worker.kv_pending_head
+        while r >= 0 and worker.running < sim.config.max_running:
+            request = sim.requests[r]
+            after = request.next
+            if request.away == RECEIVED:
+                remove_pending(sim, w, r)
+                lists.note_scheduled(sim, r, now, request.hit_tokens, 0)
+                lists.note_first_token(sim, r, now)
+                request.generated = 1
+                request.sampled_step = 0
+                request.last_token_s = now
+                lists.run_last(sim, w, r)
+                lists.number(sim, w, r)
+                start(sim, w, r, now)
+            r = after
+
+    return run
+
+
+_run_arrived = arrived_run(_start_decoding)
 
 
 @kernel

@@ -152,8 +152,8 @@ class ScaledEstimator(ProfileEstimator):
         enabled = priced.engine.fused_all_reduce
         if enabled is None:
             enabled = priced.engine.name == "vllm" and bool(known)
-        apart = priced.accelerator.peer_ranks is not None and split.tensor > priced.accelerator.peer_ranks
-        if not enabled or split.tensor == 1 or split.attention_data > 1 or priced.hosts or apart:
+        spans_bridges = priced.accelerator.peer_ranks is not None and split.tensor > priced.accelerator.peer_ranks
+        if not enabled or split.tensor == 1 or split.attention_data > 1 or priced.hosts or spans_bridges:
             return (), 0.0
         if known and split.tensor > max(curve.ranks for curve in known):
             return (), 0.0

@@ -28,7 +28,8 @@ class LinkSpec(Strict):
     """A point-to-point link: ``seconds = latency_s + bytes / bandwidth_bytes_per_s`` (one direction)."""
 
     kind: Literal["nvlink", "pcie", "infiniband", "roce", "ethernet", "cxl"] = Field(
-        description="KV between workers passes the accelerators' slots, but for nvlink; else for the reader."
+        description="nvlink: KV between workers passes no slot, and vLLM keeps room for fused all-reduces. pcie: a "
+        "card without a profile has collectives as measured on the nearest such link. The others differ in name alone."
     )
     bandwidth_bytes_per_s: Positive = Field(description="One direction.")
     latency_s: NonNegative = Field(description="Fixed cost of a transfer.")

@@ -52,16 +52,13 @@ def _reserve(sim, w, r, now):
 
 
 @kernel
-def _run_arrived(sim, w, now):
-    """Run requests whose KV and first token have arrived, in the order of their reservations."""
-    worker = sim.workers[w]
-    r = worker.kv_pending_head
-    while r >= 0 and worker.running < sim.config.max_running:
-        after = sim.requests[r].next
-        if sim.requests[r].away == decoding.RECEIVED:
-            decoding.remove_pending(sim, w, r)
-            step.join(sim, w, r, now)
-        r = after
+def _start_verifying(sim, w, r, now):
+    """Let the running ``r`` verify from the step being formed on."""
+    sim.requests[r].state = la.VERIFYING
+    sim.workers[w].decoding += 1
+
+
+_run_arrived = decoding.arrived_run(_start_verifying)
 
 
 @kernel

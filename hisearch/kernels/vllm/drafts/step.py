@@ -271,21 +271,6 @@ def resume(sim, w, r, now, share):
 
 
 @kernel
-def join(sim, w, r, now):
-    """Run ``r``, in no list, whose KV and first token have arrived at ``now``: it verifies from this step on."""
-    request = sim.requests[r]
-    lists.note_scheduled(sim, r, now, request.hit_tokens, 0)
-    lists.note_first_token(sim, r, now)
-    request.generated = 1
-    request.sampled_step = 0
-    request.last_token_s = now
-    lists.run_last(sim, w, r)
-    lists.number(sim, w, r)
-    request.state = la.VERIFYING
-    sim.workers[w].decoding += 1
-
-
-@kernel
 def admit_waiting(sim, w, now, budget):
     """Admit from the head of the queue until one does not fit."""
     worker = sim.workers[w]
