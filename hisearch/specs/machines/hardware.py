@@ -29,7 +29,8 @@ class LinkSpec(Strict):
 
     kind: Literal["nvlink", "pcie", "infiniband", "roce", "ethernet", "cxl"] = Field(
         description="nvlink: KV between workers passes no slot, and vLLM keeps room for fused all-reduces. pcie: a "
-        "card without a profile has collectives as measured on the nearest such link. The others differ in name alone."
+        "card without a profile has collectives as measured on the nearest such link. Else, and of devices, for the "
+        "reader."
     )
     bandwidth_bytes_per_s: Positive = Field(description="One direction.")
     latency_s: NonNegative = Field(description="Fixed cost of a transfer.")
