@@ -151,9 +151,15 @@ class SglangSettings(_Settings):
     prefill_max_requests: Tokens | None = None
     hicache: dict[str, Any] | None = None
     speculation: SpeculationSettings | None = None
+    sliding_window_size: NonNegativeInt = 0
+    swa_max_total_num_tokens: NonNegativeInt = 0
 
     @model_validator(mode="after")
     def _check(self) -> SglangSettings:
+        if (self.sliding_window_size > 0) != (self.swa_max_total_num_tokens > 0):
+            raise ValueError("sliding_window_size and swa_max_total_num_tokens go together")
+        if self.sliding_window_size and (self.hicache is not None or self.speculation is not None):
+            raise ValueError("sliding_window_size beside hicache or speculation is not simulated")
         beside = {
             "hicache": self.hicache is not None,
             "enable_mixed_chunk": self.enable_mixed_chunk,

@@ -54,7 +54,8 @@ class StepRow(Row):
     kind: Literal["prefill", "decode", "mixed"] | None = None
     preempted: list[Id] = Field([])
     retracted: list[Id] = Field([])
-    pool: tuple[int, int] | None = None
+    #: SGLang's, free and evictable tokens; of a model with windows, those of their pool behind full attention's.
+    pool: tuple[int, int] | tuple[int, int, int, int] | None = None
 
 
 class _File(Row):

@@ -12,10 +12,11 @@ import numpy as np
 from pydantic import ValidationError
 
 from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.device_memory import window_pools
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
-from hisearch.simulate.plans.groups_plan import GroupsPlan
+from hisearch.simulate.plans.groups_plan import GroupsPlan, WindowsPlan
 from hisearch.simulate.plans.speculation_plan import SpeculationPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
@@ -25,7 +26,7 @@ from hisearch.specs.deployments.speculation import SGLANG_SINCE, simulates_draft
 from hisearch.validate.hicache_settings import HostTierConfig
 from hisearch.validate.recorded_settings import LmcacheSettings, SglangSettings, VllmSettings
 from hisearch.validate.recorded_trace import compiled_trace
-from hisearch.validate.recording import EngineRecording
+from hisearch.validate.recording import EngineRecording, StepRow
 from hisearch.validate.step_law import StepLaw, parse_step_law
 
 #: Names of the kinds of logged steps; vLLM has only one.
@@ -104,7 +105,7 @@ def recorded_run(recording: EngineRecording) -> Run:
         preempted = sorted(index[name] for name in step.preempted)
         lost = preempted if recording.engine == "vllm" else [index[name] for name in (*step.preempted, *step.retracted)]
         end_s = float("nan")
-        steps.append(Decision(step.start_s, step.scheduled_s, end_s, step.kind or "", batch, lost, step.pool))
+        steps.append(Decision(step.start_s, step.scheduled_s, end_s, step.kind or "", batch, lost, _pool(step)))
     names = [str(row.id) for row in recording.requests]
     reused = recording.reused_tokens
     return Run(
@@ -114,6 +115,11 @@ def recorded_run(recording: EngineRecording) -> Run:
         None if reused is None else np.array([reused[name] for name in names]),
         recording.copied_tokens,
     )
+
+
+def _pool(step: StepRow) -> tuple[int, int] | None:
+    """Full attention's pool; a recording may have the windows' behind it."""
+    return None if step.pool is None else step.pool[:2]
 
 
 def simulated_run(recording: EngineRecording, law: StepLaw) -> Run:
@@ -182,6 +188,7 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
             _refuse_long_requests(recording, settings.max_model_len)
         else:
             more = _hicache(recording, settings) | _sglang_speculation(recording, settings)
+            more |= _windows(recording, settings)
             engine, page = _sglang(settings, recording.version), settings.page_size
             capacity = settings.max_total_tokens // page * page
     except ValidationError as error:
@@ -275,6 +282,22 @@ def _sglang_speculation(recording: EngineRecording, settings: SglangSettings) ->
         raise recording.error("config.speculation", message)
     headed = drafts.method == "eagle"
     return {"speculation": SpeculationPlan(drafts.draft_tokens, 0, headed, tuple(drafts.accepted), drafts.seed)}
+
+
+def _windows(recording: EngineRecording, settings: SglangSettings) -> dict[str, Any]:
+    """Arguments of a plan for the recording's pool of layers with a sliding window.
+
+    Raises:
+        RecordingError: a release whose scheduler goes by other rules.
+    """
+    if not settings.sliding_window_size:
+        return {}
+    if not window_pools.simulates_windows(recording.version):
+        message = f"pools for windows are simulated by the rules of {window_pools.SINCE}; this is {recording.version}"
+        raise recording.error("config.sliding_window_size", message)
+    page = settings.page_size
+    capacity = settings.swa_max_total_num_tokens // page * page
+    return {"windows": WindowsPlan(settings.sliding_window_size, capacity)}
 
 
 def _offloading(settings: VllmSettings) -> dict[str, Any]:

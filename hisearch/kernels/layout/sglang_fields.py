@@ -26,11 +26,12 @@ WORKER: list[tuple[str, str]] = [
     ("ratio", "f8"),  # SGLang's new-token ratio
     ("decode_end_s", "f8"),  # end of the newest step in which requests decoded, of the one before it
     ("decode_before_s", "f8"),
-    # Budget of the prefill pass: tokens set aside, taken, and left of both limits.
+    # Budget of the prefill pass: tokens set aside, taken, left of both limits, and taken of the window's pool.
     ("reserved_tokens", "f8"),
     ("taken_tokens", "i8"),
     ("input_left", "i8"),
     ("chunk_left", "i8"),
+    ("window_taken_tokens", "i8"),
     # Outputs to come (see ``sglang.running``).
     ("horizon_tokens", "i8"),
     ("sure_horizon_tokens", "i8"),
@@ -68,6 +69,9 @@ CONFIG: list[tuple[str, str]] = [
     ("preempts", "i8"),  # priority scheduling: urgent requests preempt running ones
     ("priority_sign", "i8"),  # 1: lower priority values are more urgent; -1: higher ones
     ("preemption_threshold", "i8"),
+    # Tokens that a layer with a window sees besides the newest; 0: there is no pool for windows.
+    ("window_tokens", "i8"),
+    ("window_capacity_pages", "i8"),
     ("keys_pairs", "i8"),  # drafted tokens of a head: keys of the tree are pairs of tokens, one less than tokens
     *fields_of("sglang"),  # whether each dated rule holds
 ]

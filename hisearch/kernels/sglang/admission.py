@@ -9,8 +9,11 @@ from hisearch.kernels.hicache import nodes as hicache_nodes
 from hisearch.kernels.hicache import prefetch
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
+from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.sglang import memory, running
-from hisearch.kernels.sglang.running import CLIP_OUTPUT_TOKENS
+from hisearch.kernels.sglang.memory import CLIP_OUTPUT_TOKENS
+from hisearch.kernels.sglang.windows import requests as window_requests
+from hisearch.kernels.sglang.windows import tree as windows
 from hisearch.kernels.traffic import lists
 
 # Verdicts: go on; memory is short, so that the batch is marked full; a budget of the pass is used up.
@@ -28,6 +31,7 @@ def open_budget(sim, w, in_flight, sure_in_flight):
     worker.taken_tokens = mixed_decodes
     worker.input_left = sim.config.max_prefill_tokens - mixed_decodes
     worker.chunk_left = sim.config.chunk_tokens - mixed_decodes if sim.config.chunked_prefill else la.NEVER
+    worker.window_taken_tokens = 0
 
 
 @kernel
@@ -52,7 +56,8 @@ def _round_up_to_pages(sim, tokens):
 def cut_off(sim, w):
     """Let a prompt that was cut before another one in this pass end there: the engine notes one as unfinished.
 
-    It happens without radix cache, where a pinned prompt takes what a prompt cut to full pages has left of the budget.
+    It happens without radix cache, where a pinned prompt takes what a prompt cut to full pages has left of the budget,
+    and where the windows' pool is so small that it cuts a prompt.
     """
     worker = sim.workers[w]
     for k in range(worker.batch_size):
@@ -71,7 +76,7 @@ def _add(sim, w, r, extend, tokens, complete):
     """
     worker = sim.workers[w]
     request = sim.requests[r]
-    if not complete and not sim.config.prefix_caching:
+    if not complete and (not sim.config.prefix_caching or sim.config.window_tokens):
         cut_off(sim, w)
     request.chunk = extend
     request.part = la.PROMPT_ENDS if complete else la.PROMPT_GOES_ON
@@ -80,6 +85,8 @@ def _add(sim, w, r, extend, tokens, complete):
     worker.prefill_tokens += extend
     output = min(memory.max_new(sim, r), CLIP_OUTPUT_TOKENS) if complete else 0
     spare = sim.config.page_tokens if sim.config.charges_page else 0
+    if sim.config.window_tokens:
+        worker.window_taken_tokens += window_requests.tokens_at_most(sim, tokens, output, worker.chunk_left)
     worker.reserved_tokens += tokens + spare + output
     worker.taken_tokens += tokens + spare
     worker.input_left -= tokens
@@ -88,11 +95,16 @@ def _add(sim, w, r, extend, tokens, complete):
 
 @kernel
 def go_on(sim, w):
-    """Add the next chunk of the request in progress, even if memory is short."""
+    """Add the next chunk of the request in progress, even if memory is short; where windows lack it, it waits."""
     worker = sim.workers[w]
     r = worker.chunked
     extend = sim.trace.input_tokens[r] + sim.requests[r].generated - sim.requests[r].computed
     headroom = min(worker.chunk_left, int(total_left(sim, w)))
+    if sim.config.window_tokens:
+        headroom = min(headroom, window_requests.left(sim, w) - sim.config.page_tokens)
+        if headroom <= 0:
+            sim.requests[r].chunk = 0
+            return
     if headroom <= 0:
         headroom = worker.chunk_left
     chunk = min(extend, headroom)
@@ -104,6 +116,8 @@ def verdict(sim, w):
     """Verdict by what is left of the budget."""
     worker = sim.workers[w]
     if total_left(sim, w) <= 0 or _available_tokens(sim, w) - worker.taken_tokens <= 0:
+        return NO_TOKEN
+    if sim.config.window_tokens and window_requests.left(sim, w) <= 0:
         return NO_TOKEN
     return OTHER if worker.input_left <= 0 or worker.chunk_left <= 0 else CONTINUE
 
@@ -137,9 +151,29 @@ def _exceeds_input(sim, w, tokens):
 
 
 @kernel
-def _goes(sim, w, tokens, cut):
-    """Whether the limits of a pass let in such a prompt, or ``cut`` tokens of it."""
-    return not _exceeds_input(sim, w, tokens) and (tokens <= sim.workers[w].chunk_left or cut > 0)
+def _goes(sim, w, tokens, limit, cut):
+    """Whether a pass lets in such a prompt, of which it computes ``limit`` tokens at most, or ``cut`` tokens of it."""
+    return not _exceeds_input(sim, w, tokens) and (tokens <= limit or cut > 0)
+
+
+@kernel
+def _look_up(sim, w, r, limit):
+    """Match at most ``limit`` known tokens of ``r``: (tokens, node at their end)."""
+    if not sim.config.window_tokens:
+        return radix.walk(sim, sim.workers[w].cache_id, lists.path_end(sim, r), limit)
+    tokens, d, full = windows.walk(sim, sim.workers[w].cache_id, lists.path_end(sim, r), limit)
+    sim.window_requests[r].branch_tokens = full if full > tokens else 0
+    return tokens, d
+
+
+@kernel
+def _chunk_limit(sim, w, r, tokens):
+    """Most tokens that this pass computes of ``r``, of which ``tokens`` are missing, in full pages; 0: it waits."""
+    limit = sim.workers[w].chunk_left
+    if not sim.config.window_tokens:
+        return limit
+    output = min(max(memory.max_new(sim, r) - sim.requests[r].generated, 0), CLIP_OUTPUT_TOKENS)
+    return window_requests.chunk_limit(sim, w, tokens, output, limit)
 
 
 @kernel
@@ -160,12 +194,7 @@ def try_admit(sim, w, r, now):
             sim, w, lists.path_end(sim, r), tree.floor_page(sim, known - 1 - sim.config.keys_pairs)
         )
     elif sim.config.prefix_caching:
-        hit_tokens, d = radix.walk(
-            sim,
-            sim.workers[w].cache_id,
-            lists.path_end(sim, r),
-            tree.floor_page(sim, known - 1 - sim.config.keys_pairs),
-        )
+        hit_tokens, d = _look_up(sim, w, r, tree.floor_page(sim, known - 1 - sim.config.keys_pairs))
     request.missing_tokens = known - hit_tokens
     if sim.tiers.storage and sim.config.fetches_by_hits and prefetch.lost_prefix(sim, w, r, hit_tokens + on_host):
         return PASS_OVER
@@ -181,15 +210,16 @@ def try_admit(sim, w, r, now):
     tokens = _round_up_to_pages(sim, known - hit_tokens - on_host)
     if not sim.config.bounds_uncut_input and _exceeds_input(sim, w, tokens):
         return OTHER
-    radix.lock(sim, sim.workers[w].cache_id, d)
+    prefixes.lock(sim, w, r, d)
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.HOLD, w, r, now)
     # The matched prefix is no longer evictable.
-    fits = total < total_left(sim, w)
-    cut = tree.floor_page(sim, worker.chunk_left)
-    goes = not sim.config.bounds_uncut_input or _goes(sim, w, tokens, cut)
+    limit = _chunk_limit(sim, w, r, tokens)
+    fits = total < total_left(sim, w) and (limit > 0 or not sim.config.window_tokens)
+    cut = tree.floor_page(sim, limit)
+    goes = not sim.config.bounds_uncut_input or _goes(sim, w, tokens, limit, cut)
     if not fits or not goes:
-        radix.unlock(sim, sim.workers[w].cache_id, d)
+        prefixes.unlock(sim, w, r, d)
         _release_objects(sim, w, r, now)
         return OTHER if fits else NO_TOKEN
     request.node = d
@@ -201,15 +231,15 @@ def try_admit(sim, w, r, now):
         if not sim.config.bounds_uncut_input:
             request.missing_tokens = known - request.computed
     tokens = _round_up_to_pages(sim, known - request.computed)
-    if not _goes(sim, w, tokens, cut):
+    if not _goes(sim, w, tokens, limit, cut):
         # Loaded tokens stay.
-        radix.unlock(sim, sim.workers[w].cache_id, request.node)
+        prefixes.unlock(sim, w, r, request.node)
         _release_objects(sim, w, r, now)
         request.node = sim.workers[w].cache_id
         request.locked_tokens = 0
         request.computed = 0
         return OTHER
-    if tokens <= worker.chunk_left:
+    if tokens <= limit:
         return _admit(sim, w, r, now, hit_tokens, loaded, known - request.computed, tokens, True)
     return _admit(sim, w, r, now, hit_tokens, loaded, cut, cut, False)
 
@@ -301,12 +331,17 @@ def _try_by_ends(sim, w, r, now):
     now_left = _available_tokens(sim, w) - worker.taken_tokens
     if tokens > min(now_left, total_left(sim, w)):
         return NO_TOKEN
-    if worker.ends < 0:
-        _collect_ends(sim, w, r)
+    if sim.config.window_tokens:
+        output = min(max(memory.max_new(sim, r) - request.generated, 0), CLIP_OUTPUT_TOKENS)
+        if window_requests.tokens_at_most(sim, extend, output, worker.chunk_left) > window_requests.left(sim, w):
+            return NO_TOKEN
     else:
-        _insert_end(sim, w, r)
-    if not _ends_fit(sim, w, now_left - tokens):
-        return NO_TOKEN
+        if worker.ends < 0:
+            _collect_ends(sim, w, r)
+        else:
+            _insert_end(sim, w, r)
+        if not _ends_fit(sim, w, now_left - tokens):
+            return NO_TOKEN
     if worker.chunk_left <= 0:
         return OTHER
     radix.lock(sim, sim.workers[w].cache_id, sim.workers[w].cache_id)

@@ -1,14 +1,16 @@
-"""SGLang's prefix cache: with a host tier (``hicache``) or without (``radix``)."""
+"""SGLang's prefix cache: with a host tier (``hicache``), with a pool of windows (``windows``), or ``radix`` alone."""
 
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import radix
+from hisearch.kernels.cache import eviction, radix
 from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.hicache import hicache
 from hisearch.kernels.hicache import memory as hicache_memory
 from hisearch.kernels.hicache import nodes as hicache_nodes
 from hisearch.kernels.layout import agents as al
+from hisearch.kernels.sglang.windows import requests as window_requests
+from hisearch.kernels.sglang.windows import tree as windows
 
 
 @kernel
@@ -16,6 +18,9 @@ def walk(sim, w, trace_node, limit):
     """Match the path to ``trace_node`` up to ``limit`` tokens in HBM: (tokens, node that ends with them)."""
     if sim.config.hicache:
         tokens, d, _, _ = hicache_nodes.walk(sim, w, trace_node, limit)
+        return tokens, d
+    if sim.config.window_tokens:
+        tokens, d, _ = windows.walk(sim, sim.workers[w].cache_id, trace_node, limit)
         return tokens, d
     return radix.walk(sim, sim.workers[w].cache_id, trace_node, limit)
 
@@ -26,7 +31,7 @@ def walk_tiers(sim, w, trace_node, limit):
     if sim.config.hicache:
         tokens, d, on_host, _ = hicache_nodes.walk(sim, w, trace_node, limit)
         return tokens, on_host, d
-    tokens, d = radix.walk(sim, sim.workers[w].cache_id, trace_node, limit)
+    tokens, d = walk(sim, w, trace_node, limit)
     return tokens, 0, d
 
 
@@ -46,13 +51,53 @@ def ensure_free_pages(sim, w, pages):
     """If fewer than ``pages`` are free, evict, as far as possible (see ``radix``)."""
     if sim.config.hicache:
         hicache_memory.ensure_free_pages(sim, w, pages)
+    elif sim.config.window_tokens:
+        windows.ensure_free_pages(sim, sim.workers[w].cache_id, pages)
     else:
         radix.ensure_free_pages(sim, sim.workers[w].cache_id, pages)
+
+
+@kernel
+def some_evictable(sim, w):
+    """Whether anything can be evicted."""
+    v = sim.workers[w].cache_id
+    return eviction.some(sim, v) or (sim.config.window_tokens > 0 and sim.window_pools[v].evictable_pages > 0)
+
+
+@kernel
+def free_pages(sim, w):
+    """Pages that can be taken: with a pool for windows, that both have."""
+    free = sim.trees[sim.workers[w].cache_id].free_pages
+    return min(free, sim.window_pools[sim.workers[w].cache_id].free_pages) if sim.config.window_tokens else free
+
+
+@kernel
+def take_pages(sim, w, pages):
+    """Take free pages, of full attention and of windows."""
+    sim.trees[sim.workers[w].cache_id].free_pages -= pages
+    if sim.config.window_tokens:
+        sim.window_pools[sim.workers[w].cache_id].free_pages -= pages
+
+
+@kernel
+def lock(sim, w, r, d):
+    """Let ``r`` hold the path to node ``d``, and the window before its end."""
+    radix.lock(sim, sim.workers[w].cache_id, d)
+    if sim.config.window_tokens:
+        window_requests.lock(sim, w, r, d)
+
+
+@kernel
+def unlock(sim, w, r, d):
+    """Let ``r`` release it."""
+    if sim.config.window_tokens:
+        window_requests.unlock(sim, w, r, d)
+    radix.unlock(sim, sim.workers[w].cache_id, d)
 
 
 @kernel
 def ensure_pages_for_step(sim, w, pages, now):
     """Likewise; if too few can be evicted, a load for agents gives the pages that it has taken back."""
     ensure_free_pages(sim, w, pages)
-    if sim.config.objects and sim.trees[sim.workers[w].cache_id].free_pages < pages:
+    if sim.config.objects and free_pages(sim, w) < pages:
         engine_calls.call_engine(sim.config.objects, sim, al.YIELD, w, 0, now)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import eviction
 from hisearch.kernels.engine import device, log
 from hisearch.kernels.hicache import notes, storage
 from hisearch.kernels.layout import sim as la
@@ -90,7 +89,7 @@ def _retract(sim, w):
         if count < total:
             needed_pages = lists.pages_needed(sim, w, 0)
             prefixes.ensure_free_pages(sim, w, needed_pages)
-            if sim.trees[sim.workers[w].cache_id].free_pages >= needed_pages:
+            if prefixes.free_pages(sim, w) >= needed_pages:
                 break
         count -= 1
         retraction.retract(sim, w, sim.batch[w, count])
@@ -130,7 +129,7 @@ def form_decode(sim, w, now):
         return False
     needed_pages = lists.pages_needed(sim, w, 0)
     prefixes.ensure_pages_for_step(sim, w, needed_pages, now)
-    if sim.trees[sim.workers[w].cache_id].free_pages >= needed_pages:
+    if prefixes.free_pages(sim, w) >= needed_pages:
         worker.ratio = decayed(sim, worker.ratio, 1)
     elif drained:
         # The results in flight free memory.
@@ -142,6 +141,8 @@ def form_decode(sim, w, now):
         shrank = shrank or worker.decoding < decoding
     if shrank:
         worker.full = 0
+    if sim.config.window_tokens:
+        running.slide_windows(sim, w)
     prefixes.ensure_free_pages(sim, w, worker.decoding)
     running.take_decode_pages(sim, w)
     return True
@@ -165,8 +166,10 @@ def _fast_forward_limit(sim, w):
         limit = min(limit, inbox.steps_to_look(sim, w))
     if limit == 1:
         return 1
-    free = sim.trees[sim.workers[w].cache_id].free_pages
-    if eviction.some(sim, sim.workers[w].cache_id) and sim.config.page_tokens > 1:
+    if sim.config.window_tokens:
+        limit = min(limit, running.steps_to_slide(sim, w))
+    free = prefixes.free_pages(sim, w)
+    if prefixes.some_evictable(sim, w) and sim.config.page_tokens > 1:
         # Each step first evicts for one page per request, needed or not.
         steps = 1
         if free >= worker.decoding:
@@ -196,16 +199,15 @@ def complete_decode(sim, w):
     """Account for the fast-forward that ends now, except for its results."""
     worker = sim.workers[w]
     steps = worker.fast_forward_steps
-    cache = sim.trees[sim.workers[w].cache_id]
     gaps.fast_forward(sim, w)
     if sim.config.log:
         start, end = step_log.first_decode_times(sim, w)
         for ahead in range(1, steps):
-            cache.free_pages -= lists.pages_needed(sim, w, ahead)
+            prefixes.take_pages(sim, w, lists.pages_needed(sim, w, ahead))
             worker.ratio = decayed(sim, worker.ratio, 1)
             start, end = step_log.next_decode(sim, w, ahead, start, end)
     else:
-        cache.free_pages -= lists.pages_over(sim, w, 1, steps - 1)
+        prefixes.take_pages(sim, w, lists.pages_over(sim, w, 1, steps - 1))
         worker.ratio = decayed(sim, worker.ratio, steps - 1)
     device.finish_fast_forward(sim, w)
     lists.advance_clock(sim, w, steps)

@@ -24,6 +24,7 @@ from hisearch.kernels.sglang import decode, gaps, idle, inbox, memory, order, ru
 from hisearch.kernels.sglang import log as step_log
 from hisearch.kernels.sglang.decode import initial_ratio
 from hisearch.kernels.sglang.prefill import form_prefill
+from hisearch.kernels.sglang.windows import tree as windows
 from hisearch.kernels.traffic import heaps, lists
 
 
@@ -41,7 +42,7 @@ def _next_batch(sim, w, now, last):
     worker = sim.workers[w]
     if sim.config.hicache and sim.config.notes_every_pass:
         storage.take_note(sim, w)
-    if worker.chunked >= 0:
+    if worker.chunked >= 0 and sim.requests[worker.chunked].chunk > 0:
         memory.keep_unfinished(sim, w, worker.chunked, True)
     in_flight = 0
     sure_in_flight = 0
@@ -367,6 +368,8 @@ def engine_entry(sim, op, w, r, now):
         servers.take_in(sim, w, r, now)
     else:
         radix.reset(sim, w, sim.config.capacity_pages)
+        if sim.config.window_tokens:
+            windows.reset(sim, w)
         if sim.config.hicache:
             hicache.reset(sim, w)
             storage.reset(sim, w)

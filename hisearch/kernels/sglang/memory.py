@@ -15,8 +15,11 @@ from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.sglang import drafted
+from hisearch.kernels.sglang.windows import requests as window_requests
 from hisearch.kernels.traffic import lists
 
+#: Output tokens that admission reserves per request at most (CLIP_MAX_NEW_TOKENS).
+CLIP_OUTPUT_TOKENS = 4096
 #: Tokens of the pool that the engine withholds from any prompt (max_req_input_len).
 SPARE_INPUT_TOKENS = 6
 
@@ -62,6 +65,14 @@ def _insert(sim, w, r, trace_node, tokens, chunk):
 
 
 @kernel
+def _keep_windows(sim, w, r, finished):
+    """Move full pages of ``r`` to a tree with a pool for windows; ``r`` keeps holding them."""
+    request = sim.requests[r]
+    tokens = window_requests.keep(sim, w, r, request.inserted_tokens, finished)
+    request.inserted_tokens = max(request.inserted_tokens, tokens)
+
+
+@kernel
 def keep_unfinished(sim, w, r, chunk):
     """After a prefill or a chunk of it: move its full pages to the tree; ``r`` keeps holding them.
 
@@ -70,6 +81,9 @@ def keep_unfinished(sim, w, r, chunk):
     if not sim.config.prefix_caching:
         return
     request = sim.requests[r]
+    if sim.config.window_tokens:
+        _keep_windows(sim, w, r, False)
+        return
     tokens = tree.floor_page(sim, request.computed - sim.config.keys_pairs)
     trace_node = lists.path_at(sim, w, r, tokens) if chunk else lists.path_end(sim, r)
     present, d = _insert(sim, w, r, trace_node, tokens, chunk)
@@ -88,10 +102,10 @@ def drop(sim, w, r):
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.LET_GO, w, r, 0.0)
     request = sim.requests[r]
-    sim.trees[sim.workers[w].cache_id].free_pages += (
-        lists.pages(sim, max(request.computed, request.reserved_tokens))
-        - request.locked_tokens // sim.config.page_tokens
-    )
+    pages = lists.pages(sim, max(request.computed, request.reserved_tokens))
+    sim.trees[sim.workers[w].cache_id].free_pages += pages - request.locked_tokens // sim.config.page_tokens
+    if sim.config.window_tokens:
+        window_requests.drop(sim, w, r, pages)
     radix.unlock(sim, sim.workers[w].cache_id, request.node)
     request.node = sim.workers[w].cache_id
     request.locked_tokens = 0
@@ -103,7 +117,9 @@ def drop(sim, w, r):
 def keep_finished(sim, w, r):
     """Finish ``r``: move full pages to the tree, free the rest."""
     request = sim.requests[r]
-    if sim.config.prefix_caching:
+    if sim.config.prefix_caching and sim.config.window_tokens:
+        _keep_windows(sim, w, r, True)
+    elif sim.config.prefix_caching:
         tokens = tree.floor_page(sim, request.computed - sim.config.keys_pairs)
         present, _ = _insert(sim, w, r, lists.path_end(sim, r), tokens, False)
         sim.trees[sim.workers[w].cache_id].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
@@ -141,6 +157,10 @@ def never_fits(sim, r):
         page = sim.config.page_tokens
         if sim.trace.max_output_tokens[r] > capacity - (lists.pages(sim, prompt) + 1) * page - 1:
             return True
+    if sim.config.window_tokens and window_requests.never_fits(
+        sim, lists.pages(sim, prompt) * sim.config.page_tokens, min(sim.trace.max_output_tokens[r], CLIP_OUTPUT_TOKENS)
+    ):
+        return True
     # The engine gives up a request for whose last step the pool has too little.
     if sim.config.draft_tokens > 0 and declared > prompt + 1 and drafted.lacks_pages(sim, declared - 2):
         return True

@@ -31,7 +31,7 @@ _sort = dispatcher(QUEUE_ORDERS, "sort", "sim, w, count", otherwise="None")
 @kernel
 def closed(sim, w):
     """True where a pass would not try to admit anything."""
-    return not sim.config.preempts and sim.workers[w].full != 0
+    return not sim.config.preempts and sim.config.window_tokens == 0 and sim.workers[w].full != 0
 
 
 @kernel

@@ -10,6 +10,7 @@ from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import admission, order, retraction, running
 from hisearch.kernels.sglang import cache as prefixes
+from hisearch.kernels.sglang.windows import requests as window_requests
 from hisearch.kernels.traffic import lists
 
 
@@ -20,6 +21,8 @@ def _take_prompt_pages(sim, w, entries, size, now):
     pages = 0
     for k in range(size):
         request = sim.requests[entries[k]]
+        if sim.config.window_tokens:
+            window_requests.slide_prompt(sim, w, entries[k])
         tokens += request.chunk
         pages += lists.pages(sim, request.computed + request.chunk) - lists.pages(sim, request.computed)
     spare = size if page > 1 else 0
@@ -27,20 +30,24 @@ def _take_prompt_pages(sim, w, entries, size, now):
     prefixes.ensure_free_pages(sim, w, lists.pages(sim, tokens) + spare)
     if sim.config.objects:
         prefixes.ensure_pages_for_step(sim, w, pages, now)
-    if sim.trees[sim.workers[w].cache_id].free_pages < pages:
+    if prefixes.free_pages(sim, w) < pages:
         sim.counters[la.FAULT] = la.OUT_OF_MEMORY
-    sim.trees[sim.workers[w].cache_id].free_pages -= pages
+    prefixes.take_pages(sim, w, pages)
 
 
 @kernel
 def _admit_waiting(sim, w, now):
     """Admit from the head of the queue until one does not fit."""
     worker = sim.workers[w]
+    # A prompt that waits for its next chunk keeps its place.
+    places = sim.config.max_running - worker.running
+    if worker.chunked >= 0 and sim.requests[worker.chunked].chunk == 0:
+        places -= 1
     r = worker.waiting_head
     while r >= 0:
         if sim.config.ends_on_spent_budget and admission.verdict(sim, w) == admission.OTHER:
             return
-        if worker.batch_size >= sim.config.max_running - worker.running:
+        if worker.batch_size >= places:
             worker.full = 1
         if worker.full and not (sim.config.preempts and retraction.preempt_for(sim, w, r)):
             return
@@ -81,7 +88,7 @@ def _may_try(sim, w):
     places = sim.config.max_running - worker.running
     # Micro-batches of a pipeline share the engine's queue: what an empty one leaves, another that has places takes.
     reopens = sim.config.filters_every_pass or sim.config.scheduler_kind == la.PIPE
-    if sim.config.preempts or (reopens and worker.running == 0):
+    if sim.config.preempts or sim.config.window_tokens or (reopens and worker.running == 0):
         worker.full = 0
     if worker.chunked < 0 and (worker.full or worker.waiting == 0):
         return False
@@ -139,8 +146,10 @@ def _decodes_join(sim, w, now):
     needed_pages = lists.pages_needed(sim, w, 0)
     if sim.config.mixes_what_fits:
         prefixes.ensure_free_pages(sim, w, needed_pages)
-        if sim.trees[worker.cache_id].free_pages < needed_pages:
+        if prefixes.free_pages(sim, w) < needed_pages:
             return False
+    if sim.config.window_tokens:
+        running.slide_windows(sim, w)
     prefixes.ensure_free_pages(sim, w, worker.decoding)
     if sim.config.objects:
         prefixes.ensure_pages_for_step(sim, w, needed_pages, now)

@@ -13,7 +13,7 @@ from hisearch.kernels.hicache import storage
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import admission, drafted, gaps, memory, order, running
 from hisearch.kernels.sglang import cache as prefixes
-from hisearch.kernels.sglang.running import CLIP_OUTPUT_TOKENS
+from hisearch.kernels.sglang.memory import CLIP_OUTPUT_TOKENS
 from hisearch.kernels.traffic import lists
 
 #: Decode steps that a retraction makes room for (SGLANG_RETRACT_DECODE_STEPS).

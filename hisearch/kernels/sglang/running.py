@@ -25,11 +25,11 @@ from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
+from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.sglang import drafted, gaps, memory
+from hisearch.kernels.sglang.memory import CLIP_OUTPUT_TOKENS
+from hisearch.kernels.sglang.windows import requests as window_requests
 from hisearch.kernels.traffic import heaps, lists
-
-#: Output tokens that admission reserves per request at most (CLIP_MAX_NEW_TOKENS).
-CLIP_OUTPUT_TOKENS = 4096
 
 
 @kernel
@@ -322,9 +322,32 @@ def join_last_prefill(sim, w):
 
 
 @kernel
+def slide_windows(sim, w):
+    """Free what has left the windows of the requests that decode in the step being formed, except in their first."""
+    r = sim.workers[w].running_head
+    while r >= 0:
+        request = sim.requests[r]
+        if request.outcome != la.FINISHED and request.joined_step < sim.workers[w].clock:
+            window_requests.slide(sim, w, r, sim.trace.input_tokens[r] + known_generated(sim, w, r))
+        r = request.next
+
+
+@kernel
+def steps_to_slide(sim, w):
+    """Decode steps until a request frees window KV, at least 1."""
+    steps = la.NEVER
+    r = sim.workers[w].running_head
+    while r >= 0:
+        known = sim.trace.input_tokens[r] + known_generated(sim, w, r)
+        steps = min(steps, window_requests.steps_to_slide(sim, r, known))
+        r = sim.requests[r].next
+    return max(steps, 1)
+
+
+@kernel
 def take_decode_pages(sim, w):
     """Take a slot for one more token of each decoding request."""
     needed_pages = lists.pages_needed(sim, w, 0)
-    if sim.trees[sim.workers[w].cache_id].free_pages < needed_pages:
+    if prefixes.free_pages(sim, w) < needed_pages:
         sim.counters[la.FAULT] = la.OUT_OF_MEMORY
-    sim.trees[sim.workers[w].cache_id].free_pages -= needed_pages
+    prefixes.take_pages(sim, w, needed_pages)

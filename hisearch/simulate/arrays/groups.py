@@ -1,4 +1,4 @@
-"""From groups of KV blocks to the kernels' arrays."""
+"""From groups of KV blocks, and pools for windows, to the kernels' arrays."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.kernels.layout import kv_groups as gl
+from hisearch.kernels.layout import windows as wl
 from hisearch.latency.device_memory.kv_groups import admitted_pages
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.traces.compiled import TraceArrays
@@ -57,4 +58,22 @@ def _fields(settings: Any, workers: int, blocks: int, tables: int, columns: int,
         "kv_tables": np.zeros((workers * tables, columns), np.int32),
         "next_tables": np.zeros(workers * tables, np.int32),
         "held": np.zeros(requests, gl.HELD).view(np.recarray),
+    }
+
+
+def window_arrays(plan: WorkerPlan, trees: int, nodes: int, requests: int) -> dict[str, Any]:
+    """The fields of ``layout.Sim`` for SGLang's pool of windows; of length 1 where the plan has none.
+
+    Args:
+        plan: one worker.
+        trees: of the pool.
+        nodes: records of the trees' nodes.
+        requests: of the trace.
+    """
+    if plan.windows is None:
+        trees = nodes = requests = 1
+    return {
+        "window_pools": np.zeros(trees, wl.POOL).view(np.recarray),
+        "window_nodes": np.zeros(nodes, wl.NODE).view(np.recarray),
+        "window_requests": np.zeros(requests, wl.REQUEST).view(np.recarray),
     }

@@ -1,4 +1,4 @@
-"""Groups of KV blocks that a worker of vLLM keeps for layers with and without a sliding window."""
+"""How a worker keeps KV for layers with and without a sliding window: vLLM's groups of blocks, SGLang's second pool."""
 
 from __future__ import annotations
 
@@ -22,3 +22,14 @@ class GroupsPlan:
     def count(self) -> int:
         """All groups."""
         return self.full + self.windowed
+
+
+@dataclass(frozen=True)
+class WindowsPlan:
+    """SGLang's pool of its own for the layers with a sliding window.
+
+    window_tokens: that such a layer sees besides the newest. capacity_tokens: of the pool, in full pages.
+    """
+
+    window_tokens: int
+    capacity_tokens: int
