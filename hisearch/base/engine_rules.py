@@ -372,6 +372,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
 
 #: What SGLang multiplies its schedule conservativeness by under attention groups (``relaxes_groups``).
 GROUPS_CONSERVATIVENESS = 0.3
+#: Tokens out of the window that a decoding request of SGLang lets come together before it frees them
+#: (SGLANG_SWA_EVICTION_INTERVAL).
+WINDOW_EVICTION_INTERVAL = 128
 
 #: First releases that have a setting, by engine and key of the deployment's engine.
 SETTINGS_SINCE: dict[str, dict[str, str]] = {

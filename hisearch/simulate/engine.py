@@ -372,6 +372,12 @@ def _check_all_ended(plan: FleetPlan, sims: Sequence[la.Sim], end_s: float) -> N
                 f"pool {pool.name} would come to a halt at {end_s:.3f} s: prompts that have been computed hold pages "
                 f"until decode workers have memory for them; {pool.plan.kv_capacity_tokens} KV tokens are too few"
             )
+        if pool.plan.windows is not None:
+            raise EngineStuck(
+                f"sglang would come to a halt at {end_s:.3f} s: a prompt waits for ever for the pool of its layers "
+                f"with a window, which has {pool.plan.windows.capacity_tokens} tokens, or for "
+                f"{pool.plan.kv_capacity_tokens} KV tokens; raise swa_full_tokens_ratio or lower chunk_tokens"
+            )
         if pool.plan.engine.name == "sglang":
             first = int(np.flatnonzero(sim.requests["outcome"] == la.IN_FLIGHT)[0])
             raise EngineStuck(

@@ -192,7 +192,9 @@ class Study(Shown):
         from hisearch.api.studies.exporting import ExportablePlanner, space_of
         from hisearch.search.model.demand import measure_demand
         from hisearch.search.model.problem import Problem
+        from hisearch.specs.base import ENGINE_TITLES
         from hisearch.specs.models.pages import kept_page_tokens
+        from hisearch.specs.models.windows import keeps_windows_apart
         from hisearch.specs.studies.study import CAPACITY, OF_AGENTS
 
         study, slo = self.resolved.study, self.resolved.slo.spec
@@ -222,6 +224,9 @@ class Study(Shown):
             scopes={name: document.spec.scope for name, document in self.resolved.media.items()},
             limits=study.limits_by_name,
             kept_page_tokens=kept_page_tokens(self.resolved.model.spec),
+            windows_apart=frozenset(
+                engine for engine in ENGINE_TITLES if keeps_windows_apart(engine, self.resolved.model.spec)
+            ),
             checkpoint_dtype=self.resolved.model.spec.weight_dtype,
             replicas_down=study.availability.replicas_down,
         )

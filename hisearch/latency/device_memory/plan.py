@@ -34,6 +34,7 @@ from hisearch.latency.device_memory.profiling_run import (
     rotary_bytes,
     tower_bytes,
 )
+from hisearch.latency.device_memory.window_pools import WindowPools, divide, seen_tokens
 from hisearch.latency.parameters import (
     kv_bytes_per_token_per_rank,
     layer_kv_bytes_per_token,
@@ -48,6 +49,7 @@ from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.graphs import graph_mode
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.models.windows import keeps_windows_apart
 
 
 class DoesNotFit(ValueError):  # noqa: N818
@@ -75,6 +77,7 @@ class MemoryPlan:
     """Bytes per rank, and the KV capacity of the worker in tokens (every rank holds its shard of the same tokens).
 
     kv_groups: vLLM's groups of layers; capacity and bytes per token are then of the layers of one group.
+    window_pools: SGLang's, of which ``kv_capacity_tokens`` is full attention's; ``window_kv_bytes`` has the other's.
     """
 
     weights_bytes: float
@@ -84,9 +87,13 @@ class MemoryPlan:
     kv_bytes_per_token_per_rank: float
     kv_capacity_tokens: int
     kv_groups: KvGroups | None = None
+    window_pools: WindowPools | None = None
+    page_tokens: int = 1
 
     def requests_tokens(self, context_tokens: float) -> float:
         """Tokens of decoding requests with ``context_tokens`` each that the KV pool holds."""
+        if self.window_pools is not None:
+            return self.window_pools.requests_tokens(context_tokens, self.page_tokens)
         if self.kv_groups is None:
             return float(self.kv_capacity_tokens)
         return self.kv_capacity_tokens * context_tokens / self.kv_groups.held_tokens(context_tokens)
@@ -122,8 +129,9 @@ def plan_memory(
     ``parallelism``: the split, where it is more than tensor parallelism; the capacity is then of one attention group.
     ``elsewhere``: bytes on other devices than the accelerator. ``engine_version``: vLLM's, which profiles differently
     by version; None: the engine's own. ``eager``: without compilation and CUDA graphs; None: as the engine's settings.
-    ``kv_groups``: in which vLLM keeps layers with windows; their blocks come from one pool. Otherwise sliding-window
-    layers keep the window of every running request and one chunk, under vLLM all KV where windows are chunks.
+    ``kv_groups``: in which vLLM keeps layers with windows; their blocks come from one pool. Under SGLang such layers
+    have a pool of their own (``window_pools``), or keep all KV. Otherwise they keep the window of every running request
+    and one chunk, under vLLM all KV where windows are chunks.
     Linear-attention layers keep a state of every running request, and one for each drafted token of it. Such memory is
     set aside first; the capacity counts the KV of the other layers, and of a head that drafts tokens.
 
@@ -164,10 +172,14 @@ def plan_memory(
         per_token += engine.speculation.head_layers * layer_kv_bytes_per_token(model, shard(model, split), kv_dtype)
         states += engine.speculation.draft_tokens
     window = _window_bytes(model, split, kv_dtype, engine)
+    apart = keeps_windows_apart(engine.name, model)
+    window_per_token = window_kv_bytes_per_token_per_rank(model, split, kv_dtype)
     if kv_groups is not None:
         per_token, window = kv_groups.layers * layer_kv_bytes_per_token(model, shard(model, split), kv_dtype), 0.0
-    elif engine.name == "vllm" and model.windows_are_chunks:
-        per_token, window = per_token + window_kv_bytes_per_token_per_rank(model, split, kv_dtype), 0.0
+    elif apart:
+        window = 0.0
+    elif engine.name == "sglang" or (engine.name == "vllm" and model.windows_are_chunks):
+        per_token, window = per_token + window_per_token, 0.0
     window += engine.max_running_requests * states * state_bytes_per_sequence_per_rank(model, split)
     spare = budget - weights - window
     if elsewhere.kv_space_bytes is not None:
@@ -182,8 +194,21 @@ def plan_memory(
             f"{engine.memory_fraction:g} of {usable / GIB:.2f} GiB",
             short,
         )
+    pools = None
     capacity = int(spare // (per_token * page)) * page
-    return MemoryPlan(weights, activation, runtime, window, per_token, capacity, kv_groups)
+    if apart:
+        pools = divide(spare, per_token, window_per_token, engine, seen_tokens(model))
+        least = pools.window_tokens + page
+        if pools.full == 0 or pools.windowed <= least:
+            # The engine does not start.
+            missing = (least + page) * (per_token / engine.swa_full_tokens_ratio + window_per_token)
+            raise DoesNotFit(
+                f"{what} does not fit: {pools.windowed} tokens of KV for layers with a window, which need more than "
+                f"{least} (a window and a page); raise swa_full_tokens_ratio or memory_fraction",
+                max(missing - spare, per_token * page),
+            )
+        capacity, window = pools.full, window + pools.windowed * window_per_token
+    return MemoryPlan(weights, activation, runtime, window, per_token, capacity, kv_groups, pools, page)
 
 
 def usable_bytes(accelerator: AcceleratorSpec) -> float:

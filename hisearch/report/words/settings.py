@@ -6,6 +6,7 @@ from hisearch.search.model.deployments import SHAPES, format_devices, shape_of
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
+from hisearch.specs.deployments.engine_settings import SWA_FULL_TOKENS_RATIO
 from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES, KV_CONNECTORS
 
 NOT_USED = "not used"
@@ -50,6 +51,7 @@ def in_front(deployment: DeploymentSpec) -> int:
 def _pool_settings(pool: PoolSpec) -> dict[str, Value]:
     """Settings of a pool's workers, without those of its cache tiers."""
     engine = pool.engine
+    ratio = engine.swa_full_tokens_ratio
     return {
         "accelerator": pool.accelerator,
         "devices": NOT_USED if pool.devices is None else format_devices(pool.devices),
@@ -69,6 +71,7 @@ def _pool_settings(pool: PoolSpec) -> dict[str, Value]:
         "prefix caching": "on" if engine.prefix_caching else "off",
         "eviction": engine.eviction,
         "memory fraction": engine.memory_fraction,
+        "window pool / full": ratio if ratio != SWA_FULL_TOKENS_RATIO else NOT_USED,
         "conservativeness": engine.schedule_conservativeness if engine.name == "sglang" else NOT_USED,
         **_agent_settings(pool.agents),
     }

@@ -12,7 +12,7 @@ from hisearch.search.model.tier_choices import TierChoice, tier_parameters
 from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.deployments.engine_settings import TRTLLM_SETTINGS
+from hisearch.specs.deployments.engine_settings import SWA_FULL_TOKENS_RATIO, TRTLLM_SETTINGS
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.speculation import DRAFTING_ENGINES
 from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES
@@ -208,6 +208,8 @@ def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
     """Stage 1's choices for a pool, and its number of workers."""
     engine = pool.engine
     policy = {"capacity_policy": engine.capacity_policy} if engine.name == "trtllm" else {}
+    ratio = engine.swa_full_tokens_ratio
+    windows = {"window_pool": ratio} if ratio != SWA_FULL_TOKENS_RATIO else {}
     drafts = {"speculation": engine.speculation.label} if engine.speculation is not None else {}
     return {
         "accelerator": pool.accelerator,
@@ -221,6 +223,7 @@ def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
         "chunk_tokens": engine.chunk_tokens,
         "max_running_requests": engine.max_running_requests,
         **policy,
+        **windows,
         **drafts,
         "replicas": pool.replicas,
     }

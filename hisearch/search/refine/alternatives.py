@@ -157,6 +157,9 @@ def _same_but(kind: str, pool: PoolSpec, reference: PoolSpec) -> bool:
     ours, theirs = choices_of(pool), choices_of(reference)
     ours.pop(kind)
     theirs.pop(kind)
+    if kind == "engine":
+        # Other engines have no such pool.
+        ours["window_pool"] = theirs["window_pool"]
     if kind == "engine" and pool.engine.speculation is None:
         theirs["speculation"] = None
     return ours == theirs

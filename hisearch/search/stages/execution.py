@@ -94,6 +94,7 @@ def choices_of(pool: PoolSpec) -> dict[str, object]:
         "formats": (pool.weight_dtype, pool.kv_dtype),
         "speculation": pool.engine.speculation,
         "limits": (pool.engine.chunk_tokens, pool.engine.max_running_requests, pool.engine.capacity_policy),
+        "window_pool": pool.engine.swa_full_tokens_ratio,
     }
 
 
@@ -106,7 +107,7 @@ def group_count(problem: Problem) -> int:
     """Number of combinations that ``search_execution`` checks."""
     space = problem.space.execution
     sizes = (space.accelerators, space.splits, weight_dtypes(space), space.kv_dtypes, space.devices)
-    of_engines = (len(space.speculations(engine)) * len(space.engine_settings(engine)) for engine in space.engines)
+    of_engines = (len(space.speculations(engine)) * len(problem.engine_settings(engine)) for engine in space.engines)
     return math.prod(len(size) for size in sizes) * sum(of_engines)
 
 
@@ -120,7 +121,7 @@ def groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
         (choice, speculation) for choice in choices for speculation in space.speculations(choice[1])
     ):
         pools, refused = [], 0
-        for limits in space.engine_settings(engine):
+        for limits in problem.engine_settings(engine):
             try:
                 settings = EngineSpec(
                     **limits,

@@ -9,6 +9,7 @@ from typing import Literal
 
 from hisearch.hardware.power import FfnPart, PowerPlan, plan_power
 from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.device_memory import window_pools
 from hisearch.latency.device_memory.kv_groups import kv_groups_of
 from hisearch.latency.device_memory.plan import Elsewhere, MemoryPlan, plan_memory
 from hisearch.latency.devices.build import WorkerDevices
@@ -217,9 +218,17 @@ def plan_worker(
         ),
         agents=agents,
         groups=None if kv is None else GroupsPlan(kv.full, kv.windowed, kv.window_tokens),
+        windows=_windows(pool, model, memory),
         speculation=speculation,
         slot_bytes_per_s=accelerator.host_link.bandwidth_bytes_per_s,
     )
+
+
+def _windows(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan) -> WindowsPlan | None:
+    pools = memory.window_pools
+    if pools is None or not window_pools.simulated(pool, model):
+        return None
+    return WindowsPlan(pools.window_tokens, pools.windowed)
 
 
 def _ffn_part(pool: PoolSpec, accelerator: AcceleratorSpec, host: HostSpec | None) -> FfnPart | None:

@@ -16,7 +16,13 @@ from hisearch.specs.base import (
     Positive,
     Strict,
 )
-from hisearch.specs.deployments.engine_settings import check_release, check_sglang, check_trtllm, with_release_defaults
+from hisearch.specs.deployments.engine_settings import (
+    SWA_FULL_TOKENS_RATIO,
+    check_release,
+    check_sglang,
+    check_trtllm,
+    with_release_defaults,
+)
 from hisearch.specs.deployments.graphs import GraphMode, check_graphs
 from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.models.experts import ExpertsSpec
@@ -86,6 +92,11 @@ class EngineSpec(Strict):
     max_prefill_tokens: Count = Field(16384, description="SGLang max_prefill_tokens; the others have no such limit.")
     schedule_conservativeness: Positive = Field(
         1.0, description="SGLang schedule_conservativeness: how much room admission keeps for outputs to come."
+    )
+    swa_full_tokens_ratio: Fraction = Field(
+        SWA_FULL_TOKENS_RATIO,
+        description="SGLang swa_full_tokens_ratio: tokens that each layer with a sliding window holds, as a share of "
+        "those that each layer with full attention does, for models whose windows it keeps apart (gpt-oss, Llama 4).",
     )
     eviction: EvictionName = Field("lru", description="SGLang radix_eviction_policy; the others have lru alone.")
     schedule: ScheduleName = Field(

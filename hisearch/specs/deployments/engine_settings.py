@@ -55,11 +55,20 @@ TRTLLM_SETTINGS = {
 }
 
 
+#: SGLang's ``swa_full_tokens_ratio`` where none is stated.
+SWA_FULL_TOKENS_RATIO = 0.8
+
 #: Settings that an engine does not read, which spaces with several engines may state all the same.
 UNREAD: dict[EngineName, tuple[str, ...]] = {
-    "vllm": ("schedule_conservativeness", "max_prefill_tokens", "mixed_chunk"),
+    "vllm": ("schedule_conservativeness", "max_prefill_tokens", "mixed_chunk", "swa_full_tokens_ratio"),
     "sglang": ("long_prefill_tokens", "watermark", "reserve_full_prompt"),
-    "trtllm": ("long_prefill_tokens", "watermark", "schedule_conservativeness", "mixed_chunk"),
+    "trtllm": (
+        "long_prefill_tokens",
+        "watermark",
+        "schedule_conservativeness",
+        "mixed_chunk",
+        "swa_full_tokens_ratio",
+    ),
 }
 
 

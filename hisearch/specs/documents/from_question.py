@@ -19,6 +19,7 @@ from hisearch.specs.documents.resolve import resolve_study
 from hisearch.specs.documents.resolved import ResolvedStudy, study_text
 from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError
 from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.models.windows import keeps_windows_apart
 from hisearch.specs.phrases import PhraseError
 from hisearch.specs.source import text_source
 from hisearch.specs.studies.slo import SloSpec
@@ -36,6 +37,9 @@ _SHORT = 5000
 #: Routers: what follows caches, and where nothing matches the fewest requests in flight; and one that knows nothing.
 #: power_of_two knows loads of SGLang's workers alone, and those by polls.
 ROUTERS = ["cache_aware", "round_robin"]
+
+#: SGLang's sizes of the pool for windows; the last is its default.
+WINDOW_RATIOS = [0.1, 0.3, 0.8]
 
 #: Simulations for what would change the answer.
 WHAT_IF = 48
@@ -277,6 +281,8 @@ def _space(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[s
         execution |= _WIDE | {"max_replicas": question.have[1], "max_accelerators": question.have[1]}
         if model.moe is not None:
             execution |= _WIDE_MOE
+    if "sglang" in question.engine and keeps_windows_apart("sglang", model):
+        execution["swa_full_tokens_ratios"] = WINDOW_RATIOS
     if question.weights:
         execution["weight_dtypes"] = list(question.weights)
     pools = {}

@@ -21,6 +21,7 @@ from hisearch.specs.deployments.agent_memory import (
 )
 from hisearch.specs.deployments.deployment import EvictionName
 from hisearch.specs.deployments.engine import CapacityPolicyName
+from hisearch.specs.deployments.engine_settings import SWA_FULL_TOKENS_RATIO
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
 from hisearch.specs.deployments.speculation import DRAFTING_ENGINES, SpeculationSpec, simulates_drafts
 from hisearch.specs.deployments.tiers import (
@@ -64,6 +65,11 @@ class ExecutionSpace(Strict):
     capacity_policies: list[CapacityPolicyName] = Field(
         default=["guaranteed_no_evict"], min_length=1, description="TensorRT-LLM: as an Engine's capacity_policy."
     )
+    swa_full_tokens_ratios: list[Fraction] = Field(
+        default=[SWA_FULL_TOKENS_RATIO],
+        min_length=1,
+        description="SGLang, for models whose windows it keeps apart: as an Engine's swa_full_tokens_ratio.",
+    )
     speculation: list[SpeculationSpec | None] = Field(
         default=[None],
         min_length=1,
@@ -104,14 +110,19 @@ class ExecutionSpace(Strict):
             drafts = simulates_drafts(self.versions.get(engine, ""))
         return list(self.speculation) if drafts else [None]
 
-    def engine_settings(self, engine: EngineName) -> list[dict[str, Any]]:
-        """Every combination of an engine's batch limits and policies, with its release: keys of an ``EngineSpec``."""
+    def engine_settings(self, engine: EngineName, windows_apart: bool) -> list[dict[str, Any]]:
+        """Every combination of an engine's batch limits and policies, with its release: keys of an ``EngineSpec``.
+
+        ``windows_apart``: whether the engine keeps the model's windows in a pool of their own.
+        """
         lists: dict[str, list[Any]] = {
             "chunk_tokens": self.chunk_tokens,
             "max_running_requests": self.max_running_requests,
         }
         if engine == "trtllm":
             lists["capacity_policy"] = list(self.capacity_policies)
+        if windows_apart:
+            lists["swa_full_tokens_ratio"] = self.swa_full_tokens_ratios
         release = {"name": engine, "version": self.versions.get(engine, "")}
         return [release | dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
 

@@ -2,7 +2,7 @@
 
 A request has window KV for its tokens from ``freed_tokens`` on; the first ``locked_tokens`` of them are the tree's. It
 frees what is out of the window when it puts tokens into the tree, and while it decodes whenever that is an interval
-(``EVICTION_INTERVAL``) of tokens.
+(``WINDOW_EVICTION_INTERVAL``) of tokens.
 
 A look-up may find more KV of full attention than can be reused. The request then ends its first insertion behind what
 was found (``branch_tokens``), so that the window before that place has KV from now on.
@@ -12,14 +12,11 @@ Source: ``mem_cache.common.free_swa_out_of_window_slots`` and ``components.swa``
 
 from __future__ import annotations
 
+from hisearch.base.engine_rules import WINDOW_EVICTION_INTERVAL
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import radix, tree
 from hisearch.kernels.sglang.windows import tree as windows
 from hisearch.kernels.traffic import lists
-
-#: Tokens out of the window that a decoding request lets come together before it frees them
-#: (SGLANG_SWA_EVICTION_INTERVAL).
-EVICTION_INTERVAL = 128
 
 
 @kernel
@@ -55,7 +52,7 @@ def _free_out_of_window(sim, w, r, computed):
 @kernel
 def slide(sim, w, r, known):
     """Free what has left the window of the decoding ``r``, of which ``known`` tokens are known, if it is enough."""
-    if known - 1 - sim.config.window_tokens >= sim.window_requests[r].freed_tokens + EVICTION_INTERVAL:
+    if known - 1 - sim.config.window_tokens >= sim.window_requests[r].freed_tokens + WINDOW_EVICTION_INTERVAL:
         _free_out_of_window(sim, w, r, known - 1)
 
 
@@ -76,7 +73,7 @@ def slide_prompt(sim, w, r):
 @kernel
 def steps_to_slide(sim, r, known):
     """Decode steps until ``r``, of which ``known`` tokens are known, frees window KV."""
-    return sim.window_requests[r].freed_tokens + EVICTION_INTERVAL + sim.config.window_tokens + 1 - known
+    return sim.window_requests[r].freed_tokens + WINDOW_EVICTION_INTERVAL + sim.config.window_tokens + 1 - known
 
 
 @kernel
