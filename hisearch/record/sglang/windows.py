@@ -100,11 +100,12 @@ def random_window_case(rng: random.Random, version: str) -> tuple[dict[str, Any]
     window = rng.choice((around_page, usual, usual, usual, usual, longest + 50))
     # Of most pools one request may hold a window in the tree and another of its own, with what is freed at intervals.
     least = 2 * min(window, longest) + EVICTION_INTERVAL + 4 * page
-    if rng.random() < 0.5 and config["chunked_prefill_size"] > 0:
-        least += min(config["chunked_prefill_size"], longest)
+    # In a smaller pool the engine may wait for ever for room that a cached prefix takes.
     if config["chunked_prefill_size"] < 0:
-        least = max(least, longest + 4 * page)
-    tokens = max(int(least * rng.choice((0.8, 1.0, 1.0, 1.1, 1.5, 2.0, 4.0))), window + 2 * page + 1)
+        least = max(least, min(window, longest) + longest + 4 * page)
+    elif rng.random() < 0.8:
+        least += min(config["chunked_prefill_size"], longest)
+    tokens = max(int(least * rng.choice((1.0, 1.0, 1.1, 1.3, 1.5, 2.0, 4.0))), window + 2 * page + 1)
     if rng.random() < 0.4:
         config["max_total_tokens"] = int(config["max_total_tokens"] * rng.choice((2, 4)))
     config["max_total_tokens"] = max(config["max_total_tokens"], window + 3 * page + 1)
