@@ -157,6 +157,12 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
         def ratio(self) -> float:
             return float(self.new_token_ratio_tracker.current)
 
+        def _note_cut(self, batch: Any, request: Any, length: int) -> None:
+            super()._note_cut(batch, request, length)
+            if self.is_hybrid_swa and self._cut.get(request.rid):
+                # It frees slots by the whole prompt's length, of which it has a part alone.
+                raise RuntimeError(f"the engine cut two prompts in one pass, and lost track of request {request.rid}")
+
         def send_abort_output(self, abort: Any, request: Any) -> None:
             raise RuntimeError(f"the engine gives up request {request.rid}: not even it alone fits the pools")
 
