@@ -45,7 +45,8 @@ class Decision(NamedTuple):
         kind: SGLang's ``prefill``, ``decode`` or ``mixed``; "" for vLLM.
         batch: (request, tokens computed before, tokens computed now), in batch order.
         lost: requests preempted (vLLM: by index) or retracted (SGLang: in order) while it was formed.
-        pool: (free, evictable) KV tokens after it was formed; None where not recorded.
+        pool: (free, evictable) KV tokens after it was formed, and where recorded behind them those of SGLang's window
+            layers; None where not recorded.
     """
 
     start_s: float
@@ -54,7 +55,7 @@ class Decision(NamedTuple):
     kind: str
     batch: list[tuple[int, int, int]]
     lost: list[int]
-    pool: tuple[int, int] | None
+    pool: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,8 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
             more = _offloading(settings) | _groups(settings) | _speculation(settings)
             _refuse_long_requests(recording, settings.max_model_len)
         else:
+            if settings.has_windows:
+                raise recording.error("config.sliding_window_size", "SGLang's sliding windows are not simulated")
             more = _hicache(recording, settings) | _sglang_speculation(recording, settings)
             engine, page = _sglang(settings, recording.version), settings.page_size
             capacity = settings.max_total_tokens // page * page

@@ -187,9 +187,7 @@ class WindowTree(RadixTree):
         node.windowed = True
         self.recency.insert(0, node)
 
-    def _add_leaf(
-        self, pages: list[Hashable], parent: WindowNode, priority: int, start: int, freed: int
-    ) -> WindowNode:
+    def _add_leaf(self, pages: list[Hashable], parent: WindowNode, priority: int, start: int, freed: int) -> WindowNode:
         leaf = self._new_node(pages, parent, priority)
         parent.children[pages[0]] = leaf
         live = max(start, freed)
