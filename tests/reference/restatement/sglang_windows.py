@@ -242,11 +242,17 @@ class WindowsCache(KvCache):
 
 
 class WindowsAdmission(Admission):
-    """The budget of one prefill pass, in both pools; ``reserved_windows``: tokens that admitted requests may take."""
+    """The budget of one prefill pass, in both pools.
+
+    Attributes:
+        reserved_windows: the window layers' tokens that admitted requests may take.
+        is_continued: whether a prompt that was cut in an earlier pass is not at its end in this one.
+    """
 
     config: WindowsConfig
     cache: WindowsCache
     reserved_windows = 0
+    is_continued = False
 
     @property
     def windows_left(self) -> int:
@@ -265,8 +271,9 @@ class WindowsAdmission(Admission):
         budget = min(self.chunk_left, int(self.total_left), self.windows_left - self.cache.page_size)
         if budget <= 0:
             live.extend = 0
-            return live
-        return self._go_on_within(live, budget)
+        rest = live if budget <= 0 else self._go_on_within(live, budget)
+        self.is_continued = rest is not None
+        return rest
 
     def _try_locked(self, live: LiveRequest, total: int) -> Verdict:
         if total >= self.total_left:
@@ -308,8 +315,8 @@ class WindowsAdmission(Admission):
         return self._budget_verdict()
 
     def _add_first_chunk(self, live: LiveRequest, cut: int) -> None:
-        if self.partial is not None:
-            raise RuntimeError(f"the engine cuts two prompts in one pass and loses track of request {live.request.id}")
+        if self.partial is not None or self.is_continued:
+            raise RuntimeError(f"the engine fails: it has a cut prompt, and cuts that of request {live.request.id} too")
         super()._add_first_chunk(live, cut)
 
     def _charge(self, extend: int, output: int) -> None:
