@@ -90,6 +90,8 @@ def random_window_case(rng: random.Random, version: str) -> tuple[dict[str, Any]
     """Draw a case with windows from below a page to longer than any request, and one or both pools short."""
     config, rows, block = draw_case(rng, version)
     config.pop("hicache", None)
+    if rng.random() < 0.1:
+        config["radix_eviction_policy"] = "slru"
     page = config["page_size"]
     if rng.random() < 0.5:
         # Outputs beyond the interval at which running requests' slots are freed.
