@@ -99,15 +99,13 @@ def _parser() -> argparse.ArgumentParser:
                 help="draw cases of --random with drafted tokens, with LMCache's connector, as installed, with vLLM's "
                 "OffloadingConnector, or with sliding windows",
             )
-        for other, feature, what in (
-            ("sglang", "drafts", "with drafted tokens"),
-            ("router", "pd", "before prefill or decode workers"),
-            ("dynamo", "events", "by the workers' KV events, which need nats-server"),
+        for other, features, what in (
+            ("sglang", ("drafts", "windows"), "with drafted tokens, or with sliding windows (0.5.23)"),
+            ("router", ("pd",), "before prefill or decode workers"),
+            ("dynamo", ("events",), "by the workers' KV events, which need nats-server"),
         ):
             if name == other:
-                command.add_argument(
-                    "--with", dest="feature", choices=(feature,), help=f"draw cases of --random {what}"
-                )
+                command.add_argument("--with", dest="feature", choices=features, help=f"draw cases of --random {what}")
         command.add_argument(
             "--out", type=Path, required=True, metavar="DIR", help="folder of the recordings; what it holds is skipped"
         )

@@ -143,19 +143,16 @@ class _Explanation:
     def shown(self, step: Decision | None) -> dict[str, Any] | None:
         if step is None:
             return None
-        free, evictable = step.pool or (None, None)
         return {
             "start_s": step.start_s,
             "scheduled_s": step.scheduled_s,
             "kind": step.kind or None,
             "batch": [[self.name(index), computed, tokens] for index, computed, tokens in step.batch],
             "lost": [self.name(index) for index in step.lost],
-            "free_tokens": free,
-            "evictable_tokens": evictable,
+            **_pool(step),
         }
 
     def state(self) -> dict[str, Any]:
-        free, evictable = (self.before[-1].pool or (None, None)) if self.before else (None, None)
         unfinished = [
             index
             for index, (live, row) in enumerate(zip(self.live, self.recording.requests, strict=True))
@@ -165,8 +162,7 @@ class _Explanation:
             "clock_s": self.clock_s,
             "running": [self.name(index) for index in unfinished if self.live[index].running],
             "waiting": [self.name(index) for index in unfinished if not self.live[index].running],
-            "free_tokens": free,
-            "evictable_tokens": evictable,
+            **_pool(self.before[-1] if self.before else None),
             "requests": {str(self.name(index)): self._request(index) for index in self._affected_requests()},
         }
 
@@ -279,3 +275,9 @@ class _Explanation:
 def _shares(step: Decision | None) -> dict[int, tuple[int, int]]:
     """(computed, scheduled) tokens by request, in batch order."""
     return {index: (computed, tokens) for index, computed, tokens in step.batch} if step else {}
+
+
+def _pool(step: Decision | None) -> dict[str, int | None]:
+    """Tokens after a step, of full attention's pool where window layers have another."""
+    free, evictable = ((step and step.pool) or (None, None))[:2]
+    return {"free_tokens": free, "evictable_tokens": evictable}

@@ -129,7 +129,8 @@ class VllmSettings(_Settings):
 class SglangSettings(_Settings):
     """``config`` of an SGLang recording; ``block_ids_size`` describes the file's ``block_ids``, not the engine.
 
-    A random order of the queue cannot be replayed: the engine's random numbers are not recorded.
+    A random order of the queue cannot be replayed: the engine's random numbers are not recorded. With sliding windows
+    ``max_total_tokens`` is the pool of the layers with full attention, ``swa_max_total_num_tokens`` that of the others.
     """
 
     page_size: Tokens
@@ -151,15 +152,16 @@ class SglangSettings(_Settings):
     prefill_max_requests: Tokens | None = None
     hicache: dict[str, Any] | None = None
     speculation: SpeculationSettings | None = None
-    sliding_window_size: NonNegativeInt = 0
-    swa_max_total_num_tokens: NonNegativeInt = 0
+    sliding_window_size: Tokens | None = None
+    swa_max_total_num_tokens: Tokens | None = None
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether some layers have a sliding window, with a pool of their own."""
+        return self.sliding_window_size is not None
 
     @model_validator(mode="after")
     def _check(self) -> SglangSettings:
-        if (self.sliding_window_size > 0) != (self.swa_max_total_num_tokens > 0):
-            raise ValueError("sliding_window_size and swa_max_total_num_tokens go together")
-        if self.sliding_window_size and (self.hicache is not None or self.speculation is not None):
-            raise ValueError("sliding_window_size beside hicache or speculation is not simulated")
         beside = {
             "hicache": self.hicache is not None,
             "enable_mixed_chunk": self.enable_mixed_chunk,
@@ -168,4 +170,22 @@ class SglangSettings(_Settings):
         for name, given in beside.items():
             if self.speculation is not None and given:
                 raise ValueError(f"speculation beside {name} is not simulated")
+        self._check_windows()
         return self
+
+    def _check_windows(self) -> None:
+        window, pool = self.sliding_window_size, self.swa_max_total_num_tokens
+        if window is None or pool is None:
+            if window is not None or pool is not None:
+                raise ValueError("sliding_window_size and swa_max_total_num_tokens are given together")
+            return
+        for name in ("hicache", "speculation"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"sliding_window_size beside {name} is not simulated")
+        page = self.page_size
+        full, pool = self.max_total_tokens // page * page, pool // page * page
+        if not window + page < pool <= full:
+            raise ValueError(
+                f"swa_max_total_num_tokens is {pool} in whole pages; the engine needs more than {window + page} "
+                f"(sliding_window_size and a page), and has no more than {full} (max_total_tokens)"
+            )

@@ -46,7 +46,10 @@ class RequestRow(Row):
 
 
 class StepRow(Row):
-    """One of ``steps``; further keys are for debugging, and ignored."""
+    """One of ``steps``; further keys are for debugging, and ignored.
+
+    ``pool``: free and evictable tokens; with SGLang's sliding windows those of the window layers' pool behind them.
+    """
 
     start_s: float
     batch: list[tuple[Id, NonNegativeInt, Tokens]]
@@ -54,7 +57,6 @@ class StepRow(Row):
     kind: Literal["prefill", "decode", "mixed"] | None = None
     preempted: list[Id] = Field([])
     retracted: list[Id] = Field([])
-    #: SGLang's, free and evictable tokens; of a model with windows, those of their pool behind full attention's.
     pool: tuple[int, int] | tuple[int, int, int, int] | None = None
 
 

@@ -26,7 +26,7 @@ from hisearch.specs.deployments.speculation import SGLANG_SINCE, simulates_draft
 from hisearch.validate.hicache_settings import HostTierConfig
 from hisearch.validate.recorded_settings import LmcacheSettings, SglangSettings, VllmSettings
 from hisearch.validate.recorded_trace import compiled_trace
-from hisearch.validate.recording import EngineRecording, StepRow
+from hisearch.validate.recording import EngineRecording
 from hisearch.validate.step_law import StepLaw, parse_step_law
 
 #: Names of the kinds of logged steps; vLLM has only one.
@@ -46,7 +46,8 @@ class Decision(NamedTuple):
         kind: SGLang's ``prefill``, ``decode`` or ``mixed``; "" for vLLM.
         batch: (request, tokens computed before, tokens computed now), in batch order.
         lost: requests preempted (vLLM: by index) or retracted (SGLang: in order) while it was formed.
-        pool: (free, evictable) KV tokens after it was formed; None where not recorded.
+        pool: (free, evictable) KV tokens after it was formed, and where recorded behind them those of SGLang's window
+            layers; None where not recorded.
     """
 
     start_s: float
@@ -55,7 +56,7 @@ class Decision(NamedTuple):
     kind: str
     batch: list[tuple[int, int, int]]
     lost: list[int]
-    pool: tuple[int, int] | None
+    pool: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def recorded_run(recording: EngineRecording) -> Run:
         preempted = sorted(index[name] for name in step.preempted)
         lost = preempted if recording.engine == "vllm" else [index[name] for name in (*step.preempted, *step.retracted)]
         end_s = float("nan")
-        steps.append(Decision(step.start_s, step.scheduled_s, end_s, step.kind or "", batch, lost, _pool(step)))
+        steps.append(Decision(step.start_s, step.scheduled_s, end_s, step.kind or "", batch, lost, step.pool))
     names = [str(row.id) for row in recording.requests]
     reused = recording.reused_tokens
     return Run(
@@ -115,11 +116,6 @@ def recorded_run(recording: EngineRecording) -> Run:
         None if reused is None else np.array([reused[name] for name in names]),
         recording.copied_tokens,
     )
-
-
-def _pool(step: StepRow) -> tuple[int, int] | None:
-    """Full attention's pool; a recording may have the windows' behind it."""
-    return None if step.pool is None else step.pool[:2]
 
 
 def simulated_run(recording: EngineRecording, law: StepLaw) -> Run:
@@ -290,7 +286,7 @@ def _windows(recording: EngineRecording, settings: SglangSettings) -> dict[str, 
     Raises:
         RecordingError: a release whose scheduler goes by other rules.
     """
-    if not settings.sliding_window_size:
+    if settings.sliding_window_size is None or settings.swa_max_total_num_tokens is None:
         return {}
     if not window_pools.simulates_windows(recording.version):
         message = f"pools for windows are simulated by the rules of {window_pools.SINCE}; this is {recording.version}"

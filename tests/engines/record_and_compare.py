@@ -62,7 +62,7 @@ def features(engine: Engine) -> list[str]:
     if engine.name == "dynamo":
         return ["events"] if shutil.which("nats-server") else []
     if engine.title == "sglang-0.5.23":
-        return ["drafts"]
+        return ["drafts", "windows"]
     return {"vllm": ["windows", "drafts", "offload", "lmcache"], "router": ["pd"]}.get(engine.name, [])
 
 

@@ -9,6 +9,7 @@ import random
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from hisearch.record.sglang.scheduler import OrderedSet
 from hisearch.record.sglang.timeline import Finished, StuckError, Timeline, step_latency_s
 from hisearch.record.sglang.tokens import token_ids
 from hisearch.record.sglang.virtual_threads import VirtualThreads
+from hisearch.record.sglang.windows import random_window_case
 
 SMALL = {
     "page_size": 16, "chunked_prefill_size": 256, "max_prefill_tokens": 1024, "max_running_requests": 8,
@@ -150,6 +152,33 @@ def test_what_can_not_be_recorded_is_refused() -> None:
         check("0.5.9", SMALL | {"radix_eviction_policy": "slru"}, [])
 
 
+WINDOWS = SMALL | {"sliding_window_size": 127, "swa_max_total_num_tokens": 1000}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"swa_max_total_num_tokens": None}, "swa_max_total_num_tokens: missing; expected both of sliding_window_size"),
+        ({"sliding_window_size": None}, "sliding_window_size: missing"),
+        # Not more than a window and a page: no request would ever be admitted.
+        ({"swa_max_total_num_tokens": 143}, "swa_max_total_num_tokens: 128; the engine needs more than .* 143"),
+        ({"swa_max_total_num_tokens": 2016}, "swa_max_total_num_tokens: 2016; the engine has no more than .* 2000"),
+        ({"hicache": {"hicache_ratio": 2.0}}, "sliding_window_size beside hicache is not recorded"),
+        ({"speculation": {"method": "eagle", "draft_tokens": 1, "accepted": [0.5], "seed": 0}}, "beside speculation"),
+    ],
+)
+def test_windows_that_can_not_be_recorded_are_refused(change: dict[str, Any], expected: str) -> None:
+    for pool in (144, 1000, 2000):
+        check("0.5.23", WINDOWS | {"swa_max_total_num_tokens": pool}, [])
+    with pytest.raises(EngineError, match=expected):
+        check("0.5.23", WINDOWS | change, [])
+
+
+def test_windows_of_other_versions_are_refused() -> None:
+    with pytest.raises(EngineError, match="sliding_window_size: recorded of sglang"):
+        check("0.5.9", WINDOWS, [])
+
+
 @pytest.mark.parametrize("found", ["0.5.8", "0.5.12", "0.6.0"])
 def test_other_versions_are_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sglang, "installed_version", lambda _: found)
@@ -169,6 +198,19 @@ def test_random_cases_are_repeatable_and_can_be_recorded() -> None:
         assert check_settings("case", config, sglang.SETTINGS) == config
         assert 20 <= len(rows) <= 121
         check("0.5.9", config, rows)
+
+
+def test_random_windows_are_repeatable_and_can_be_recorded() -> None:
+    windows = set()
+    for seed in range(60):
+        config, rows, block = random_window_case(random.Random(seed), "0.5.23")
+        assert (config, rows, block) == random_window_case(random.Random(seed), "0.5.23")
+        assert check_settings("case", config, sglang.SETTINGS) == config
+        check("0.5.23", config, rows)
+        longest = max(row["input_tokens"] + row["output_tokens"] for row in rows)
+        windows.add((config["sliding_window_size"] < config["page_size"], config["sliding_window_size"] > longest))
+    # Below a page, longer than any request, and between.
+    assert windows == {(True, False), (False, True), (False, False)}
 
 
 @pytest.mark.slow

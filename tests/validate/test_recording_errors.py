@@ -12,6 +12,8 @@ from hisearch.validate.recording import RecordingError, read_recording
 from hisearch.validate.scheduler import validate_recording
 from tests.validate.recordings import HICACHE, Made
 
+WINDOWS = {"sliding_window_size": 31, "swa_max_total_num_tokens": 200}
+
 
 def _config(**changes: Any) -> Callable[[dict[str, Any]], None]:
     def change(document: dict[str, Any]) -> None:
@@ -71,6 +73,12 @@ def _put(value: Any, *keys: Any) -> Callable[[dict[str, Any]], None]:
         ("sglang", _config(hicache=HICACHE | {"prefetch": 1}), "config: hicache.prefetch: not simulated"),
         ("sglang", _config(radix_eviction_policy="belady"), "config.radix_eviction_policy: cannot be replayed"),
         ("sglang", _drop("config", "disable_overlap_schedule"), "config.disable_overlap_schedule: required"),
+        ("sglang", _config(sliding_window_size=7), "config: sliding_window_size and swa_max_total"),
+        ("sglang", _config(swa_max_total_num_tokens=700), "config: sliding_window_size and swa_max_total"),
+        ("sglang", _config(**WINDOWS, hicache=HICACHE), "config: sliding_window_size beside hicache is not simulated"),
+        ("sglang", _config(**WINDOWS | {"swa_max_total_num_tokens": 10**6}), "config: swa_max_total_num_tokens is 10"),
+        ("sglang", _config(**WINDOWS | {"sliding_window_size": 700}), "config: swa_max_total_num_tokens is "),
+        ("sglang", _config(**WINDOWS), "config.sliding_window_size: SGLang's sliding windows are not simulated"),
     ],
 )  # fmt: skip
 def test_bad_recordings_are_refused_by_file_and_key(

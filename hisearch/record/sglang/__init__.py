@@ -2,8 +2,8 @@
 
 ``standins`` replaces what needs a GPU. ``timeline`` is the clock and the record. ``scheduler`` with ``before_0_5_10``
 and ``from_0_5_23`` set the engine's scheduler up. ``copies``, ``storage``, ``virtual_threads`` and ``hicache_*`` are
-the laws of the host tier and of storage, ``drafts`` those of drafted tokens. ``random_cases`` draws cases, ``run``
-takes one through the engine.
+the laws of the host tier and of storage, ``drafts`` those of drafted tokens, ``windows`` the pools of sliding windows.
+``random_cases`` draws cases, ``run`` takes one through the engine.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from hisearch.record.cases import Case, EngineError, Setting
 from hisearch.record.sglang.drafts import random_draft_case
 from hisearch.record.sglang.random_cases import draw_case
+from hisearch.record.sglang.windows import random_window_case
 from hisearch.record.workload import Row
 
 #: Versions whose scheduler this package can set up.
@@ -47,6 +48,8 @@ SETTINGS = {
         Setting("priority_scheduling_preemption_threshold", *_INTEGER, default=10),
         Setting("prefill_max_requests", *_INTEGER, default=None, least=1),
         Setting("scheduler_recv_interval", *_INTEGER, default=1, least=1),
+        Setting("sliding_window_size", *_INTEGER, default=None, least=1),
+        Setting("swa_max_total_num_tokens", *_INTEGER, default=None, least=1),
         Setting("speculation", (dict,), "a mapping: method, draft_tokens, accepted, seed", default=None),
         Setting("hicache", (dict,), "a mapping of the host tier's arguments and laws", default=None),
     )
@@ -70,9 +73,13 @@ def version() -> str:
     return release
 
 
+#: What a random case may have beside the settings of every case.
+FEATURES = {"drafts": random_draft_case, "windows": random_window_case}
+
+
 def draw(rng: random.Random, feature: str | None = None) -> tuple[dict[str, Any], list[Row], int]:
-    """A random case: settings, requests, tokens of an entry of ``block_ids``; ``feature``: ``drafts``."""
-    return (random_draft_case if feature == "drafts" else draw_case)(rng, version())
+    """A random case: settings, requests, tokens of an entry of ``block_ids``; ``feature``: of ``FEATURES``, or None."""
+    return (FEATURES[feature] if feature else draw_case)(rng, version())
 
 
 def record(case: Case) -> dict[str, Any]:

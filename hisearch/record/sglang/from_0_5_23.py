@@ -13,6 +13,7 @@ from hisearch.record.sglang.drafts import write_slots
 from hisearch.record.sglang.scheduler import OrderedSet, Recording
 from hisearch.record.sglang.settings import CONTEXT_TOKENS, Ignored, arguments, pool_tokens
 from hisearch.record.sglang.timeline import Ticks, Timeline
+from hisearch.record.sglang.windows import has_windows, window_pools
 
 
 def id_sequence(tokens: list[int]) -> array[int]:
@@ -80,11 +81,13 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
             self.model_config = SimpleNamespace(
                 vocab_size=vocabulary, is_matryoshka=False, is_encoder_decoder=False, is_multimodal=False,
                 context_len=CONTEXT_TOKENS,
-                is_hybrid_swa=False, think_end_id=None, self_opened_think_start_ids=None,
+                is_hybrid_swa=has_windows(config), think_end_id=None, self_opened_think_start_ids=None,
 
             )  # fmt: skip
             self.tp_worker = _Worker()
-            self.req_to_token_pool, self.token_to_kv_pool_allocator = _pools(chosen, self.max_total_num_tokens)
+            self.is_hybrid_swa = self.tp_worker.is_hybrid_swa = has_windows(config)
+            self.sliding_window_size = config.get("sliding_window_size")
+            self.req_to_token_pool, self.token_to_kv_pool_allocator = _pools(config, chosen, self.max_total_num_tokens)
             self.tree_cache = _tree(self, chosen)
             if self.enable_hicache_storage:
                 timeline.wakes.append(lambda: hicache_0_5_23.next_deadline(self.tree_cache, timeline))
@@ -142,8 +145,26 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
                 self.new_token_ratio_tracker.reset()
             self.timeline.idle_pass()
 
+        def pool(self) -> tuple[int, ...]:
+            if not self.is_hybrid_swa:
+                return super().pool()
+            allocator, tree = self.token_to_kv_pool_allocator, self.tree_cache
+            return (
+                int(allocator.full_available_size()), int(tree.full_evictable_size()),
+                int(allocator.swa_available_size()), int(tree.swa_evictable_size()),
+            )  # fmt: skip
+
         def ratio(self) -> float:
             return float(self.new_token_ratio_tracker.current)
+
+        def _note_cut(self, batch: Any, request: Any, length: int) -> None:
+            super()._note_cut(batch, request, length)
+            if self.is_hybrid_swa and self._cut.get(request.rid):
+                # It frees slots by the whole prompt's length, of which it has a part alone.
+                raise RuntimeError(f"the engine cut two prompts in one pass, and lost track of request {request.rid}")
+
+        def send_abort_output(self, abort: Any, request: Any) -> None:
+            raise RuntimeError(f"the engine gives up request {request.rid}: not even it alone fits the pools")
 
         def _apply_war_barrier(self) -> None:
             pass
@@ -173,8 +194,8 @@ _ATTRIBUTES: dict[str, Any] = {
     "enable_overlap_mlx": False, "enable_lmcache": False, "enable_hisparse": False, "enable_unified_memory": False,
     "enable_unified_cache_external_linker": False, "enable_pdmux": False, "is_generation": True, "dllm_config": None,
     "hisparse_coordinator": None, "decode_offload_manager": None, "draft_worker": None, "lora_drainer": None,
-    "max_queued_requests": None, "max_new_tokens_limit": None, "kv_shard_widening": 1, "sliding_window_size": None,
-    "truncation_align_size": None, "require_mlp_sync": False, "is_hybrid_swa": False, "is_hybrid_ssm": False,
+    "max_queued_requests": None, "max_new_tokens_limit": None, "kv_shard_widening": 1,
+    "truncation_align_size": None, "require_mlp_sync": False, "is_hybrid_ssm": False,
     "min_free_slots_delayer": None, "dynamic_chunk_sizer": None, "chunked_req": None,
     "_pending_chunked_abort_req": None,
     "prefill_decode_interval": 0, "_prefill_decode_interval_remaining": 0, "prefill_decode_interval_min_bs": 0,
@@ -190,16 +211,15 @@ def _first_argument(value: Any, *args: Any, **kwargs: Any) -> Any:
 class _Worker:
     """The model worker: nothing to run."""
 
-    is_hybrid_swa = False
-
     def __init__(self) -> None:
+        self.is_hybrid_swa = False
         self.model_runner = SimpleNamespace(attn_backend=None, prefill_aware_swa=False, forward_stream=None)
 
     def register_hicache_layer_transfer_counter(self, counter: Any) -> None:
         pass
 
 
-def _pools(chosen: dict[str, Any], size: int) -> tuple[Any, Any]:
+def _pools(config: dict[str, Any], chosen: dict[str, Any], size: int) -> tuple[Any, Any]:
     """Slots of requests and of tokens; the paged allocator lays its slots out without GPU kernels."""
     import torch
     from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
@@ -208,6 +228,8 @@ def _pools(chosen: dict[str, Any], size: int) -> tuple[Any, Any]:
 
     requests = ReqToTokenPool(chosen["max_running_requests"], size + 64 + chosen["page_size"], "cpu", False)
     page = chosen["page_size"]
+    if has_windows(config):
+        return requests, window_pools(size, config["swa_max_total_num_tokens"] // page * page, page)
     kv_cache = hicache_0_5_23.kv_cache(size, page) if chosen.get("enable_hierarchical_cache") else Ignored()
     if page == 1:
         return requests, TokenToKVPoolAllocator(size, torch.int64, "cpu", kv_cache, False)
@@ -225,12 +247,14 @@ def _tree(scheduler: Any, chosen: dict[str, Any]) -> Any:
         token_to_kv_pool_allocator=scheduler.token_to_kv_pool_allocator, page_size=chosen["page_size"],
         eviction_policy=chosen["radix_eviction_policy"], chunked_prefill_size=chosen["chunked_prefill_size"],
         tree_core_backend="python", is_eagle=scheduler.spec_algorithm.is_eagle(),
+        sliding_window_size=scheduler.sliding_window_size,
     )  # fmt: skip
     return create_tree_cache(
         TreeCacheBuildContext(
             server_args=scheduler.server_args,
             params=params,
-            is_hybrid_swa=False,
+            is_hybrid_swa=scheduler.is_hybrid_swa,
+            full_tokens_per_layer=scheduler.max_total_num_tokens,
             is_hybrid_ssm=False,
             enable_hierarchical_cache=chosen.get("enable_hierarchical_cache", False),
             disable_radix_cache=chosen["disable_radix_cache"],

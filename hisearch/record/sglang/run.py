@@ -14,6 +14,7 @@ from hisearch.record.sglang.drafts import Drafts, reserve_tokens
 from hisearch.record.sglang.standins import install
 from hisearch.record.sglang.timeline import Finished, Timeline
 from hisearch.record.sglang.tokens import token_ids
+from hisearch.record.sglang.windows import check_windows
 from hisearch.record.workload import Row
 
 _GENERATIONS = {"0.5.9": "before_0_5_10", "0.5.23": "from_0_5_23"}
@@ -94,6 +95,7 @@ def check(version: str, config: dict[str, Any], requests: list[Row]) -> None:
     speculation = config.get("speculation")
     if speculation is not None:
         _check_drafts(version, config, speculation)
+    check_windows(version, config)
     page = config["page_size"]
     more = 0 if speculation is None else reserve_tokens(speculation)
     pool = config["max_total_tokens"] // page * page

@@ -142,8 +142,8 @@ class Recording:
             if request.output_ids:
                 self.timeline.token(request.rid, request.finished())
 
-    def pool(self) -> tuple[int, int]:
-        """Free and evictable tokens."""
+    def pool(self) -> tuple[int, ...]:
+        """Free and evictable tokens; with sliding windows behind them those of the window layers' pool."""
         free = self.token_to_kv_pool_allocator.available_size()  # type: ignore[attr-defined]
         return int(free), int(self.tree_cache.evictable_size())  # type: ignore[attr-defined]
 

@@ -142,7 +142,7 @@ class Timeline:
             arrived.append(self._arrivals.popleft()[1])
         return arrived
 
-    def launch(self, kind: str, batch: list[tuple[Any, int, int]], pool: tuple[int, int], ratio: float) -> float:
+    def launch(self, kind: str, batch: list[tuple[Any, int, int]], pool: tuple[int, ...], ratio: float) -> float:
         """Put a batch on the device; returns when it ends."""
         start = max(self.clock, self._device_free) if self.overlap else self.clock
         end = start + self.law(batch)

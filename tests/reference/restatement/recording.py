@@ -63,7 +63,8 @@ class Step:
         scheduled_s: when the batch was formed (``start_s`` unless scheduling runs ahead of the device).
         kind: SGLang only: ``prefill``, ``decode`` or ``mixed``.
         preempted: ids that lost their KV while the step was formed (vLLM: sorted; SGLang: in order of retraction).
-        pool, ratio: SGLang only: ``[free tokens, evictable tokens]`` and the new-token ratio at launch.
+        pool, ratio: SGLang only: ``[free tokens, evictable tokens]`` and the new-token ratio at launch; with sliding
+            windows those of the window layers' pool behind them.
         load_back: SGLang only: ``(tokens, completion time)`` of the host-to-device copy that the step waits for.
     """
 
@@ -73,7 +74,7 @@ class Step:
     batch: list[BatchEntry]
     preempted: list[Any] = field(default_factory=list)
     kind: str = ""
-    pool: tuple[int, int] = (0, 0)
+    pool: tuple[int, ...] = (0, 0)
     ratio: float = 0.0
     load_back: tuple[int, float] | None = None
 

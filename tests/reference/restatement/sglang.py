@@ -265,7 +265,7 @@ class SglangWorker:
         self.order.sort(self.waiting)
         self.order.touch(self.waiting)
         mixed_tokens = len(self.running.requests) if self.config.mixed else 0
-        admission = Admission(self.config, self.cache, self.running.requests, self.ratio, mixed_tokens)
+        admission = self._admission(mixed_tokens)
         if self.chunked:
             self.chunked.extend = self.chunked.known - self.chunked.prefix
             self.chunked = admission.go_on(self.chunked)
@@ -290,11 +290,19 @@ class SglangWorker:
             return False
         return True
 
+    def _admission(self, mixed_tokens: int) -> Admission:
+        return Admission(self.config, self.cache, self.running.requests, self.ratio, mixed_tokens)
+
+    def _places(self, admission: Admission) -> int:
+        """Requests that a pass admits at most."""
+        del admission
+        return self.config.max_running_requests - len(self.running.requests)
+
     def _admit_waiting(self, admission: Admission) -> None:
         for live in self.waiting:
             if self.config.holds("ends_on_spent_budget") and admission.budget_is_spent:
                 break
-            if len(admission.admitted) >= self.config.max_running_requests - len(self.running.requests):
+            if len(admission.admitted) >= self._places(admission):
                 self.running.full = True
             if self.running.full and not (self.config.enable_priority_scheduling and self._preempt(live, admission)):
                 break

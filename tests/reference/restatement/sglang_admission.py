@@ -69,8 +69,9 @@ class Admission:
         """Add the next chunk of a chunked request in any case; returns the request if prompt remains."""
         assert self.chunk_left is not None
         budget = min(self.chunk_left, int(self.total_left))
-        if budget <= 0:
-            budget = self.chunk_left
+        return self._go_on_within(live, budget if budget > 0 else self.chunk_left)
+
+    def _go_on_within(self, live: LiveRequest, budget: int) -> LiveRequest | None:
         cut = live.extend > budget
         live.extend = min(live.extend, budget)
         self.admitted.append(live)

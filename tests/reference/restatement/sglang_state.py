@@ -66,7 +66,8 @@ class SglangConfig:
         Raises:
             ValueError: the host tier's settings are not understood, or it is on without radix cache.
         """
-        apart = ("block_ids_size", "hicache", "speculation")
+        windows = ("sliding_window_size", "swa_max_total_num_tokens")
+        apart = ("block_ids_size", "hicache", "speculation", *windows)
         settings = {key: value for key, value in config.items() if key not in apart}
         hicache = config.get("hicache")
         tier = None if hicache is None else HostTierConfig.from_recording(hicache)
