@@ -227,6 +227,14 @@ def test_sglang_settings(launch: Any) -> None:
     }
 
 
+def test_sglang_s_window_pool_goes_with_models_that_have_one(launch: Any) -> None:
+    windows = {"sliding_window_tokens": 128}
+    for model, flag in (({"attention_sinks": True} | windows, "0.2"), (windows, None), ({}, None)):
+        engine = {"name": "sglang", "swa_full_tokens_ratio": 0.2}
+        flags = dict(flag for flag in engine_flags(launch(engine=engine, model=model)) if len(flag) == 2)
+        assert flags.get("--swa-full-tokens-ratio") == flag
+
+
 def test_vllm_settings(launch: Any) -> None:
     flags = engine_flags(launch(engine={"name": "vllm", "prefix_caching": False}, pool={"weight_dtype": "fp8"}))
     assert ("--quantization", "fp8_per_tensor") in flags

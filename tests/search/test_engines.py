@@ -24,7 +24,7 @@ from tests.search.fakes import make_problem
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 OWN: dict[str, dict[str, Any]] = {
     "vllm": {"page_tokens": 64},
-    "sglang": {"eviction": "lfu"},
+    "sglang": {"eviction": "lfu", "swa_full_tokens_ratio": 0.2},
     "trtllm": {"capacity_policy": "max_utilization", "page_tokens": 64},
 }
 
@@ -42,6 +42,7 @@ def test_settings_that_the_other_engine_lacks_are_dropped(old: EngineName, new: 
     assert (moved.name, moved.chunk_tokens, moved.page_size) == (new, 4096, PAGE_TOKENS[new])
     assert moved.capacity_policy == "guaranteed_no_evict"
     assert moved.eviction == "lru"
+    assert moved.swa_full_tokens_ratio == 0.8
     assert ("eviction" in parameters_of(on_engine(deployment, new))) == (new == "sglang")
     assert ("capacity_policy" in parameters_of(on_engine(deployment, new))) == (new == "trtllm")
 
@@ -55,7 +56,7 @@ def test_a_space_has_its_engines_releases_and_policies() -> None:
         capacity_policies=["guaranteed_no_evict", "max_utilization"],
         versions={"vllm": "0.10.0"},
     )
-    engines = [EngineSpec(**choice) for name in space.engines for choice in space.engine_settings(name)]
+    engines = [EngineSpec(**choice) for name in space.engines for choice in space.engine_settings(name, False)]
     assert [(e.name, e.version, e.max_running_requests, e.capacity_policy) for e in engines] == [
         ("vllm", "0.10.0", 64, "guaranteed_no_evict"),
         ("vllm", "0.10.0", 256, "guaranteed_no_evict"),
@@ -68,6 +69,25 @@ def test_a_space_has_its_engines_releases_and_policies() -> None:
     assert dimensions["capacity_policy"] == ("guaranteed_no_evict", "max_utilization")
     plain = space.model_copy(update={"engines": ["vllm"]})
     assert "capacity_policy" not in pool_dimensions(SearchSpaceSpec(execution=plain))
+
+
+def test_sizes_of_the_window_pool_are_tried_where_there_is_one() -> None:
+    execution = {"accelerators": ["fast"], "engines": ["vllm", "sglang"], "swa_full_tokens_ratios": [0.1, 0.8]}
+    execution |= {"chunk_tokens": [2048], "max_running_requests": [64]}
+    space = ExecutionSpace.model_validate(execution)
+    assert [c["swa_full_tokens_ratio"] for c in space.engine_settings("sglang", True)] == [0.1, 0.8]
+    assert len(space.engine_settings("sglang", False)) == len(space.engine_settings("vllm", False)) == 1
+    assert pool_dimensions(SearchSpaceSpec(execution=space))["window_pool"] == (0.1,)
+    problem = make_problem()
+    problem = replace(problem, space=problem.space.model_copy(update={"execution": space}))
+    for apart in (True, False):
+        asked = replace(problem, windows_apart=frozenset({"sglang"} if apart else ()))
+        pool = PoolSpec(accelerator="fast", engine=EngineSpec(name="sglang"))
+        near = changed(asked, deployment_of(problem.model, problem.profile, pool, 1, RouterSpec()))
+        ratios = {other.pool.engine.swa_full_tokens_ratio for other in near}
+        assert ratios == ({0.1, 0.8} if apart else {0.8})
+    small = PoolSpec(accelerator="fast", engine=EngineSpec(name="sglang", swa_full_tokens_ratio=0.1))
+    assert parameters_of(deployment_of(problem.model, problem.profile, small, 1, RouterSpec()))["window_pool"] == 0.1
 
 
 def test_the_other_policy_is_a_neighbour_of_tensorrt_llm_alone() -> None:

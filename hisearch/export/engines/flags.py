@@ -37,6 +37,7 @@ from hisearch.export.engines.vllm_cache import (
 from hisearch.export.engines.weights import HALF_OR_FULL, needs_checkpoint
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
+from hisearch.specs.models.windows import keeps_windows_apart
 from hisearch.specs.versions import precedes
 
 ROUTER_VERSION = "0.3.2"
@@ -202,6 +203,10 @@ SGLANG: Table = (
     ("--disable-overlap-schedule", lambda c: not c.pool.engine.overlap),
     *graphs.SGLANG_TABLE,
     ("--schedule-conservativeness", lambda c: c.pool.engine.schedule_conservativeness),
+    (
+        "--swa-full-tokens-ratio",
+        lambda c: c.pool.engine.swa_full_tokens_ratio if keeps_windows_apart("sglang", c.model) else None,
+    ),
     ("--radix-eviction-policy", _radix_eviction),
     ("--disable-radix-cache", lambda c: not c.pool.engine.prefix_caching),
     *speculation.SGLANG_TABLE,

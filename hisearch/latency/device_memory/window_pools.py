@@ -62,8 +62,8 @@ def divide(
     page = engine.page_size
     if not engine.prefix_caching and engine.chunked_prefill:
         windowed = _most_windowed(engine, window_tokens)
-        full = max(int((spare_bytes - windowed * window_bytes) // full_bytes), 0)
-        return WindowPools(full // page * page, windowed, window_tokens)
+        full = max(int((spare_bytes - windowed * window_bytes) // full_bytes), 0) // page * page
+        return WindowPools(full, min(windowed, full), window_tokens)
     ratio = engine.swa_full_tokens_ratio
     full = max(int(spare_bytes // (full_bytes + ratio * window_bytes)), 0) // page * page
     return WindowPools(full, int(full * ratio) // page * page, window_tokens)

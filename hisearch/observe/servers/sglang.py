@@ -46,6 +46,7 @@ TABLE = {
     "max_prefill_tokens": "engine.max_prefill_tokens",
     "schedule_policy": "engine.schedule",
     "schedule_conservativeness": "engine.schedule_conservativeness",
+    "swa_full_tokens_ratio": "engine.swa_full_tokens_ratio",
     "radix_eviction_policy": "engine.eviction",
     "enable_mixed_chunk": "engine.mixed_chunk",
     "enable_priority_scheduling": "engine.priority_scheduling",

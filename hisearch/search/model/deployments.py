@@ -104,7 +104,7 @@ def on_engine(
             data["engine"]["overlap"] = engine != "vllm"
         data["movement"] = {}
         if engine != "sglang":
-            data["engine"]["eviction"] = "lru"
+            data["engine"] |= {"eviction": "lru", "swa_full_tokens_ratio": SWA_FULL_TOKENS_RATIO}
         if engine != "trtllm":
             data["engine"] |= TRTLLM_SETTINGS
         pools.append(PoolSpec.model_validate(data))

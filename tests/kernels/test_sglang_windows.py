@@ -1,0 +1,56 @@
+"""SGLang with a pool for windows: kernels against the restatement, on random cases, every step and time."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisearch.record.sglang.windows import random_window_case
+from hisearch.record.workload import add_block_ids
+from hisearch.validate.difference import first_difference
+from hisearch.validate.recording import EngineRecording, RecordingError, read_recording
+from hisearch.validate.replay import recorded_law, simulated_run
+from tests.kernels.systems import examples
+from tests.reference.restated import restated_run
+
+LAW = "0.005 + 2e-5*Σnew + 1e-9*Σ new*(computed+(new+1)/2)"
+
+
+def drawn(seed: int, folder: Path) -> EngineRecording:
+    """Settings and requests of a random case, without an engine's decisions."""
+    config, rows, block = random_window_case(random.Random(seed), "0.5.23")
+    add_block_ids(rows, block)
+    document = {"engine": "sglang 0.5.23", "config": config, "step_latency_s": LAW, "requests": rows}
+    path = folder / f"{seed}.json"
+    path.write_text(json.dumps(document))
+    return read_recording(path)
+
+
+def compare(seed: int, folder: Path) -> str:
+    """``equal``, or why the case has no answer: the engine fails on it, and so do both."""
+    recording = drawn(seed, folder)
+    law = recorded_law(recording)
+    try:
+        restated = restated_run(recording, law)
+    except RecordingError as failure:
+        return str(failure)
+    run = simulated_run(recording, law)
+    difference = first_difference(recording, restated, run)
+    assert difference is None, f"seed {seed}: {difference.what}"
+    assert run.finish_s == pytest.approx(restated.finish_s, abs=1e-9)
+    assert run.reused_tokens is not None
+    assert restated.reused_tokens is not None
+    assert np.array_equal(restated.reused_tokens, run.reused_tokens)
+    return "equal"
+
+
+@given(seed=st.integers(0, 1 << 30))
+@examples(40)
+def test_random_cases_are_restated(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    compare(seed, tmp_path_factory.mktemp("windows"))
