@@ -154,11 +154,30 @@ class SglangSettings(_Settings):
     speculation: SpeculationSettings | None = None
     sliding_window_size: Tokens | None = None
     swa_max_total_num_tokens: Tokens | None = None
+    max_mamba_cache_size: Tokens | None = None
+    mamba_radix_cache_strategy: Literal["auto", "no_buffer", "extra_buffer"] = "auto"
+    mamba_track_interval: Tokens = 256
+    mamba_chunk_size: Tokens = 64
+    mamba_max_states_per_path: Literal[-1] = -1
 
     @property
     def has_windows(self) -> bool:
         """Whether some layers have a sliding window, with a pool of their own."""
         return self.sliding_window_size is not None
+
+    @property
+    def has_states(self) -> bool:
+        """Whether some layers have a state instead of KV."""
+        return self.max_mamba_cache_size is not None
+
+    @property
+    def buffers_states(self) -> bool:
+        """Whether requests have slots of their own for the states that the tree gets (``extra_buffer``)."""
+        if self.disable_radix_cache:
+            return False
+        by_default = not self.disable_overlap_schedule or self.page_size > 1
+        strategy = self.mamba_radix_cache_strategy
+        return by_default if strategy == "auto" else strategy == "extra_buffer"
 
     @model_validator(mode="after")
     def _check(self) -> SglangSettings:
@@ -171,7 +190,13 @@ class SglangSettings(_Settings):
             if self.speculation is not None and given:
                 raise ValueError(f"speculation beside {name} is not simulated")
         self._check_windows()
+        self._check_states()
         return self
+
+    def _check_states(self) -> None:
+        for name in ("hicache", "speculation", "sliding_window_size"):
+            if self.has_states and getattr(self, name) is not None:
+                raise ValueError(f"max_mamba_cache_size beside {name} is not simulated")
 
     def _check_windows(self) -> None:
         window, pool = self.sliding_window_size, self.swa_max_total_num_tokens

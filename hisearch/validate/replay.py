@@ -5,6 +5,7 @@ Both are a ``Run``, in which a request is its index in the order of (arrival, id
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from hisearch.latency.device_memory import window_pools
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
-from hisearch.simulate.plans.groups_plan import GroupsPlan, WindowsPlan
+from hisearch.simulate.plans.groups_plan import GroupsPlan, StatesPlan, WindowsPlan
 from hisearch.simulate.plans.speculation_plan import SpeculationPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
@@ -184,7 +185,7 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
             _refuse_long_requests(recording, settings.max_model_len)
         else:
             more = _hicache(recording, settings) | _sglang_speculation(recording, settings)
-            more |= _windows(recording, settings)
+            more |= _windows(recording, settings) | _states(recording, settings)
             engine, page = _sglang(settings, recording.version), settings.page_size
             capacity = settings.max_total_tokens // page * page
     except ValidationError as error:
@@ -294,6 +295,23 @@ def _windows(recording: EngineRecording, settings: SglangSettings) -> dict[str, 
     page = settings.page_size
     capacity = settings.swa_max_total_num_tokens // page * page
     return {"windows": WindowsPlan(settings.sliding_window_size, capacity)}
+
+
+def _states(recording: EngineRecording, settings: SglangSettings) -> dict[str, Any]:
+    """Arguments of a plan for the recording's pool of states.
+
+    Raises:
+        RecordingError: a release whose scheduler goes by other rules.
+    """
+    if settings.max_mamba_cache_size is None:
+        return {}
+    if not window_pools.simulates_windows(recording.version):
+        message = f"pools of states are simulated by the rules of {window_pools.SINCE}; this is {recording.version}"
+        raise recording.error("config.max_mamba_cache_size", message)
+    slots = (1 if settings.disable_overlap_schedule else 2) if settings.buffers_states else 0
+    grid = max(settings.mamba_chunk_size, settings.page_size)
+    interval = math.lcm(grid, settings.mamba_track_interval)
+    return {"states": StatesPlan(settings.max_mamba_cache_size, slots, grid, interval)}
 
 
 def _offloading(settings: VllmSettings) -> dict[str, Any]:

@@ -78,7 +78,6 @@ def _put(value: Any, *keys: Any) -> Callable[[dict[str, Any]], None]:
         ("sglang", _config(**WINDOWS, hicache=HICACHE), "config: sliding_window_size beside hicache is not simulated"),
         ("sglang", _config(**WINDOWS | {"swa_max_total_num_tokens": 10**6}), "config: swa_max_total_num_tokens is 10"),
         ("sglang", _config(**WINDOWS | {"sliding_window_size": 700}), "config: swa_max_total_num_tokens is "),
-        ("sglang", _config(**WINDOWS), "config.sliding_window_size: SGLang's sliding windows are not simulated"),
     ],
 )  # fmt: skip
 def test_bad_recordings_are_refused_by_file_and_key(
