@@ -86,7 +86,8 @@ def test_the_interval_of_a_recording_lies_around_it_and_does_not_shrink_with_dra
         bootstrap_interval([0.0] * (count + 1), [recorded, *(recorded + deviations[:count])]) for count in (20, 2000)
     )
     for low, high in (few, many):
-        assert low is not None and high is not None
+        assert low is not None
+        assert high is not None
         assert (low + high) / 2 == pytest.approx(recorded)
     # A standard normal law's 95 % interval, whatever the number of draws.
     assert many[1] - recorded == pytest.approx(1.96, rel=0.05)  # type: ignore[operator]

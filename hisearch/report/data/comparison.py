@@ -62,8 +62,8 @@ class Change:
 class Figure:
     """A metric on both sides: means over the seeds, or of a recording as it is.
 
-    low, high: of the difference B - A, at ``CONFIDENCE``; None where seeds do not vary it, or of one seed. better: which
-    side is, "unsure" where the interval holds 0, "neither" where no direction is better.
+    low, high: of the difference B - A, at ``CONFIDENCE``; None where seeds do not vary it, or of one seed. better:
+    which side is, "unsure" where the interval holds 0, "neither" where no direction is better.
     """
 
     name: str
@@ -147,8 +147,9 @@ class Comparison:
     """A whole comparison.
 
     kind: of the sides. workload: as text. same_workload: both sides saw the same requests. seeds: of both sides'
-    simulations. draws: how many of them draw a recording anew; the first has it as it is. question: how the runs' studies differ. changes: how the deployments differ. models: figures by
-    model, where a side serves several. notes: for the reader.
+    simulations. draws: how many of them draw a recording anew; the first has it as it is. question: how the runs'
+    studies differ. changes: how the deployments differ. models: figures by model, where a side serves several. notes:
+    for the reader.
     """
 
     kind: Literal["deployments", "runs"]

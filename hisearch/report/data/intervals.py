@@ -48,7 +48,7 @@ def bootstrap_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float | 
 
 
 def _differences(a: Sequence[float], b: Sequence[float]) -> np.ndarray | None:
-    """b - a, pair by pair; None where they have no interval."""
+    """Differences b - a, pair by pair; None where they have no interval."""
     if len(a) < 2 or not all(math.isfinite(value) for value in (*a, *b)):
         return None
     differences = np.asarray(b, float) - np.asarray(a, float)
