@@ -82,6 +82,22 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "kv_cache_manager.KVCacheManager.allocate_slots",
         ),
         Rule(
+            "stops_at_states",
+            "0.27.0",
+            "With states of linear attention and prefix caching, a chunk before the last full block of what is known "
+            "takes whole blocks, or waits.",
+            "A chunk ends at the end of a block (since 0.26 too where it starts within one), and at that of a prefix "
+            "that full attention has further than the states. Where a step holds no block, chunks end within it.",
+            "sched.scheduler.Scheduler._mamba_block_aligned_split",
+        ),
+        Rule(
+            "leaves_state_token",
+            "0.32.0",
+            "The last chunk of what fills whole blocks ends with them.",
+            "It begins a block earlier: a prompt that is repeated finds no state at its own end.",
+            "sched.scheduler.Scheduler._mamba_block_aligned_split",
+        ),
+        Rule(
             "offloads_by_chunk",
             "0.23.0",
             "The offloading connector copies prompts and outputs. Blocks can be hit once their request has ended, of "
