@@ -35,6 +35,7 @@ from hisearch.export.engines.vllm_cache import (
     watermark,
 )
 from hisearch.export.engines.weights import HALF_OR_FULL, needs_checkpoint
+from hisearch.latency.device_memory.state_pools import divides_states
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
 from hisearch.specs.models.windows import keeps_windows_apart
@@ -206,6 +207,10 @@ SGLANG: Table = (
     (
         "--swa-full-tokens-ratio",
         lambda c: c.pool.engine.swa_full_tokens_ratio if keeps_windows_apart("sglang", c.model) else None,
+    ),
+    (
+        "--mamba-full-memory-ratio",
+        lambda c: c.pool.engine.mamba_full_memory_ratio if divides_states(c.pool.engine, c.model) else None,
     ),
     ("--radix-eviction-policy", _radix_eviction),
     ("--disable-radix-cache", lambda c: not c.pool.engine.prefix_caching),

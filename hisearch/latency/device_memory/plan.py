@@ -34,6 +34,8 @@ from hisearch.latency.device_memory.profiling_run import (
     rotary_bytes,
     tower_bytes,
 )
+from hisearch.latency.device_memory.state_pools import StatePools, divides_states
+from hisearch.latency.device_memory.state_pools import divide as state_pools_of
 from hisearch.latency.device_memory.window_pools import WindowPools, divide, seen_tokens
 from hisearch.latency.parameters import (
     kv_bytes_per_token_per_rank,
@@ -77,7 +79,8 @@ class MemoryPlan:
     """Bytes per rank, and the KV capacity of the worker in tokens (every rank holds its shard of the same tokens).
 
     kv_groups: vLLM's groups of layers; capacity and bytes per token are then of the layers of one group.
-    window_pools: SGLang's, of which ``kv_capacity_tokens`` is full attention's; ``window_kv_bytes`` has the other's.
+    window_pools, state_pools: SGLang's, beside which ``kv_capacity_tokens`` is full attention's.
+    window_kv_bytes: of windows and states, where they are not in groups.
     """
 
     weights_bytes: float
@@ -88,12 +91,15 @@ class MemoryPlan:
     kv_capacity_tokens: int
     kv_groups: KvGroups | None = None
     window_pools: WindowPools | None = None
+    state_pools: StatePools | None = None
     page_tokens: int = 1
 
     def requests_tokens(self, context_tokens: float) -> float:
         """Tokens of decoding requests with ``context_tokens`` each that the KV pool holds."""
         if self.window_pools is not None:
             return self.window_pools.requests_tokens(context_tokens, self.page_tokens)
+        if self.state_pools is not None:
+            return min(float(self.kv_capacity_tokens), self.state_pools.running_requests * context_tokens)
         if self.kv_groups is None:
             return float(self.kv_capacity_tokens)
         return self.kv_capacity_tokens * context_tokens / self.kv_groups.held_tokens(context_tokens)
@@ -132,8 +138,9 @@ def plan_memory(
     ``kv_groups``: in which vLLM keeps layers with windows or linear attention; their blocks come from one pool. Under
     SGLang layers with windows have a pool of their own (``window_pools``), or keep all KV. Otherwise they keep the
     window of every running request and one chunk, under vLLM all KV where windows are chunks. Linear-attention layers
-    keep a state of every running request, and one for each drafted token of it. Such memory is set aside first; the
-    capacity counts the KV of the other layers, and of a head that drafts tokens.
+    have a pool of states under SGLang (``state_pools``). Elsewhere they keep a state of every running request, and one
+    for each drafted token of it. Such memory is set aside first; the capacity counts the KV of the other layers, and of
+    a head that drafts tokens.
 
     Raises:
         InvalidParallelism: the model cannot be split over ``tensor_parallel`` ranks.
@@ -180,13 +187,26 @@ def plan_memory(
         window = 0.0
     elif engine.name == "sglang" or (engine.name == "vllm" and model.windows_are_chunks):
         per_token, window = per_token + window_per_token, 0.0
-    if kv_groups is None or not kv_groups.states:
+    divided = divides_states(engine, model)
+    if not divided and (kv_groups is None or not kv_groups.states):
         window += engine.max_running_requests * states * state_bytes_per_sequence_per_rank(model, split)
     spare = budget - weights - window
     if elsewhere.kv_space_bytes is not None:
         # The accelerator holds no KV, but must fit the rest.
         spare = elsewhere.kv_space_bytes - window if spare + window >= 0 else spare
     page = engine.page_size if kv_groups is None else kv_groups.engine(engine).page_size
+    state_pools = None
+    if divided:
+        state_pools = state_pools_of(spare, state_bytes_per_sequence_per_rank(model, split), engine)
+        window, spare = state_pools.taken_bytes, spare - state_pools.taken_bytes
+        if state_pools.running_requests == 0 and spare > 0:
+            needed = state_pools.request_states * state_bytes_per_sequence_per_rank(model, split)
+            raise DoesNotFit(
+                f"{what} does not fit: {state_pools.states} states of linear attention; a running request needs "
+                f"{state_pools.request_states} ({needed / GIB:.2f} GiB); raise mamba_full_memory_ratio or "
+                "memory_fraction",
+                needed,
+            )
     if spare < per_token * page:
         short = per_token * page - spare
         raise DoesNotFit(
@@ -209,7 +229,7 @@ def plan_memory(
                 max(missing - spare, per_token * page),
             )
         capacity, window = pools.full, window + pools.windowed * window_per_token
-    return MemoryPlan(weights, activation, runtime, window, per_token, capacity, kv_groups, pools, page)
+    return MemoryPlan(weights, activation, runtime, window, per_token, capacity, kv_groups, pools, state_pools, page)
 
 
 def usable_bytes(accelerator: AcceleratorSpec) -> float:

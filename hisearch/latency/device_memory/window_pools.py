@@ -86,12 +86,13 @@ def simulates_windows(version: str) -> bool:
 
 
 def simulated(pool: PoolSpec, model: ModelSpec) -> bool:
-    """Whether the window's pool of ``pool`` is simulated; elsewhere it counts as large enough.
-
-    Simulated are unified workers without cache tiers, attached devices and agents, whose workers form one batch at a
-    time.
-    """
+    """Whether the window's pool of ``pool`` is simulated; elsewhere it counts as large enough."""
     if not keeps_windows_apart(pool.engine.name, model) or not simulates_windows(pool.engine.version):
         return False
+    return forms_batches_alone(pool) and pool.engine.speculation is None
+
+
+def forms_batches_alone(pool: PoolSpec) -> bool:
+    """Whether workers are unified, form one batch at a time, and have no cache tiers, attached devices and agents."""
     alone = pool.attention_data_parallel == pool.pipeline_parallel == 1 and pool.role == "unified"
     return alone and not pool.tiers and pool.devices is None and pool.agents is None

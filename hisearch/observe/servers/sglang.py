@@ -47,6 +47,7 @@ TABLE = {
     "schedule_policy": "engine.schedule",
     "schedule_conservativeness": "engine.schedule_conservativeness",
     "swa_full_tokens_ratio": "engine.swa_full_tokens_ratio",
+    "mamba_full_memory_ratio": "engine.mamba_full_memory_ratio",
     "radix_eviction_policy": "engine.eviction",
     "enable_mixed_chunk": "engine.mixed_chunk",
     "enable_priority_scheduling": "engine.priority_scheduling",

@@ -12,7 +12,7 @@ from hisearch.search.model.tier_choices import TierChoice, tier_parameters
 from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.deployments.engine_settings import SWA_FULL_TOKENS_RATIO, TRTLLM_SETTINGS
+from hisearch.specs.deployments.engine_settings import MAMBA_FULL_MEMORY_RATIO, SWA_FULL_TOKENS_RATIO, TRTLLM_SETTINGS
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.speculation import DRAFTING_ENGINES
 from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES
@@ -104,7 +104,11 @@ def on_engine(
             data["engine"]["overlap"] = engine != "vllm"
         data["movement"] = {}
         if engine != "sglang":
-            data["engine"] |= {"eviction": "lru", "swa_full_tokens_ratio": SWA_FULL_TOKENS_RATIO}
+            data["engine"] |= {
+                "eviction": "lru",
+                "swa_full_tokens_ratio": SWA_FULL_TOKENS_RATIO,
+                "mamba_full_memory_ratio": MAMBA_FULL_MEMORY_RATIO,
+            }
         if engine != "trtllm":
             data["engine"] |= TRTLLM_SETTINGS
         pools.append(PoolSpec.model_validate(data))

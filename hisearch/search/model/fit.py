@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from hisearch.latency.device_memory.constants import GIB
 from hisearch.latency.device_memory.loading import full_load
-from hisearch.latency.device_memory.plan import DoesNotFit
+from hisearch.latency.device_memory.plan import DoesNotFit, MemoryPlan
 from hisearch.latency.devices.build import DevicesRefused
 from hisearch.latency.sharding import InvalidParallelism, window_layers
 from hisearch.search.model.deployments import format_devices, starting_memory_fraction
@@ -159,7 +159,19 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware, profile: Latenc
     except (InvalidParallelism, DevicesRefused) as error:
         return replace(empty, gib_short=math.inf, problem=str(error))
     tokens = int(plan.requests_tokens(model.max_context_tokens))
-    return replace(empty, kv_capacity_tokens=tokens, note=_loading_note(pool, model, accelerator))
+    return replace(empty, kv_capacity_tokens=tokens, note=_note(pool, model, accelerator, plan))
+
+
+def _note(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec, plan: MemoryPlan) -> str:
+    """What to know of a worker that fits; "": nothing."""
+    notes = [_loading_note(pool, model, accelerator)]
+    asked, pools = pool.engine.max_running_requests, plan.state_pools
+    if pools is not None and pools.running_requests < asked:
+        notes.append(
+            f"{pool.parallelism}: SGLang's {pools.states:,} states of linear attention let {pools.running_requests:,} "
+            f"requests run at a time; engine.max_running_requests is {asked:,}"
+        )
+    return "; ".join(note for note in notes if note)
 
 
 def _loading_note(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from hisearch.hardware.power import FfnPart, PowerPlan, plan_power
 from hisearch.latency.costs import CompiledCosts
-from hisearch.latency.device_memory import window_pools
+from hisearch.latency.device_memory import state_pools, window_pools
 from hisearch.latency.device_memory.kv_groups import KvGroups, kv_groups_of, retained_tokens
 from hisearch.latency.device_memory.plan import Elsewhere, MemoryPlan, plan_memory
 from hisearch.latency.devices.build import WorkerDevices
@@ -181,6 +181,8 @@ def plan_worker(
     memory, tiers = plan_kv_memory(
         pool, model=model, accelerator=accelerator, host=host, media=media, profile=profile, devices=attached
     )
+    if memory.state_pools is not None:
+        engine = memory.state_pools.engine(engine)
     agents = with_disk(plan_agents(pool, model, memory, accelerator, host), pool, tiers.plans, media)
     costs = compile_costs(
         profile_name,
@@ -222,6 +224,7 @@ def plan_worker(
         agents=agents,
         groups=None if kv is None else _groups(kv, engine),
         windows=_windows(pool, model, memory),
+        states=_states(pool, memory),
         speculation=speculation,
         slot_bytes_per_s=accelerator.host_link.bandwidth_bytes_per_s,
     )
@@ -232,6 +235,14 @@ def _windows(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan) -> WindowsPla
     if pools is None or not window_pools.simulated(pool, model):
         return None
     return WindowsPlan(pools.window_tokens, pools.windowed)
+
+
+def _states(pool: PoolSpec, memory: MemoryPlan) -> StatesPlan | None:
+    pools, engine = memory.state_pools, pool.engine
+    if pools is None or not state_pools.simulated(pool):
+        return None
+    grid, interval = state_pools.grid_tokens(engine), state_pools.interval_tokens(engine)
+    return StatesPlan(pools.states, pools.slots, grid, interval)
 
 
 def _groups(kv: KvGroups, engine: EngineSpec) -> GroupsPlan:
@@ -269,6 +280,7 @@ def plan_pool_memory(
     devices: WorkerDevices | None,
 ) -> MemoryPlan:
     """Memory of a pool's worker, less what attached devices hold; errors as of ``plan_worker``."""
+    state_pools.check_pages(pool, model)
     elsewhere = Elsewhere()
     if devices is not None:
         # Fitted as for step costs: policies that map operators use the same laws.

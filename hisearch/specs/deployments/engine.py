@@ -17,6 +17,7 @@ from hisearch.specs.base import (
     Strict,
 )
 from hisearch.specs.deployments.engine_settings import (
+    MAMBA_FULL_MEMORY_RATIO,
     SWA_FULL_TOKENS_RATIO,
     check_release,
     check_sglang,
@@ -97,6 +98,11 @@ class EngineSpec(Strict):
         SWA_FULL_TOKENS_RATIO,
         description="SGLang swa_full_tokens_ratio: tokens that each layer with a sliding window holds, as a share of "
         "those that each layer with full attention does, for models whose windows it keeps apart (gpt-oss, Llama 4).",
+    )
+    mamba_full_memory_ratio: Positive = Field(
+        MAMBA_FULL_MEMORY_RATIO,
+        description="SGLang mamba_full_memory_ratio: memory of linear attention's states, as a ratio to that of full "
+        "attention's KV (Qwen3.5, Qwen3-Next).",
     )
     eviction: EvictionName = Field("lru", description="SGLang radix_eviction_policy; the others have lru alone.")
     schedule: ScheduleName = Field(

@@ -57,10 +57,18 @@ TRTLLM_SETTINGS = {
 
 #: SGLang's ``swa_full_tokens_ratio`` where none is stated.
 SWA_FULL_TOKENS_RATIO = 0.8
+#: Its ``mamba_full_memory_ratio``, likewise.
+MAMBA_FULL_MEMORY_RATIO = 0.9
 
 #: Settings that an engine does not read, which spaces with several engines may state all the same.
 UNREAD: dict[EngineName, tuple[str, ...]] = {
-    "vllm": ("schedule_conservativeness", "max_prefill_tokens", "mixed_chunk", "swa_full_tokens_ratio"),
+    "vllm": (
+        "schedule_conservativeness",
+        "max_prefill_tokens",
+        "mixed_chunk",
+        "swa_full_tokens_ratio",
+        "mamba_full_memory_ratio",
+    ),
     "sglang": ("long_prefill_tokens", "watermark", "reserve_full_prompt"),
     "trtllm": (
         "long_prefill_tokens",
@@ -68,6 +76,7 @@ UNREAD: dict[EngineName, tuple[str, ...]] = {
         "schedule_conservativeness",
         "mixed_chunk",
         "swa_full_tokens_ratio",
+        "mamba_full_memory_ratio",
     ),
 }
 

@@ -1,0 +1,123 @@
+"""SGLang's pools of a model with linear attention: states, and full attention's KV in what they leave.
+
+    B  bytes for both
+    r  ``mamba_full_memory_ratio``
+    s  bytes of a state in all layers with linear attention
+    d  states of the drafted tokens of a running request
+    n  states that a running request is reckoned with: its own, one in the tree, one in hand, and its slots
+
+    states  (B r / (1 + r) - s (1 + d)) / (s (1 + d / n)), rounded down
+
+At most states / n requests run. Beside the states there is one for padding, in the drafts' memory too. Without prefix
+caching there is a state for each of ``max_running_requests``, and n is 1.
+
+Source: SGLang 0.5.23, ``mem_cache.kv_cache_configurator`` (``_handle_max_mamba_cache``, ``_calculate_mamba_ratio``,
+``resolve_max_num_reqs``), ``arg_groups.overrides._mamba_radix_cache_resolution``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hisearch.latency.device_memory.window_pools import forms_batches_alone, simulates_windows
+from hisearch.latency.sharding import InvalidParallelism, linear_layers
+from hisearch.specs.deployments.engine import EngineSpec
+from hisearch.specs.deployments.pool import PoolSpec
+from hisearch.specs.models.model import ModelSpec
+
+#: States that a request is reckoned with besides its slots (``MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO``).
+REQUEST_STATES = 3
+#: Tokens between states that decodes keep: SGLang's ``mamba_track_interval`` by default.
+TRACK_INTERVAL = 256
+#: Tokens of a chunk of the kernels of gated delta rule (``chunk_delta_h.CHUNK_SIZE``).
+KERNEL_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class StatePools:
+    """A rank's pool of states.
+
+    states: that it has. request_states: that a running request is reckoned with. slots: of these, the request's own
+    besides its first. taken_bytes: of states, padding and drafts.
+    """
+
+    states: int
+    request_states: int
+    slots: int
+    taken_bytes: float
+
+    @property
+    def running_requests(self) -> int:
+        """Requests that run at most, besides ``max_running_requests``."""
+        return self.states // self.request_states
+
+    def engine(self, engine: EngineSpec) -> EngineSpec:
+        """The engine with no more running requests than have states."""
+        most = min(engine.max_running_requests, self.running_requests)
+        return (
+            engine if most == engine.max_running_requests else engine.model_copy(update={"max_running_requests": most})
+        )
+
+
+def divide(spare_bytes: float, state_bytes: float, engine: EngineSpec) -> StatePools:
+    """The pools that ``spare_bytes`` of a rank give.
+
+    Args:
+        spare_bytes: for KV and states.
+        state_bytes: of a state in all layers with linear attention.
+        engine: its settings.
+    """
+    slots = slots_of(engine)
+    drafts = 0 if engine.speculation is None else engine.speculation.draft_tokens + 1
+    if not engine.prefix_caching:
+        states = engine.max_running_requests
+        return StatePools(states, 1, slots, state_bytes * (states + 1) * (1 + drafts))
+    each, ratio = REQUEST_STATES + slots, engine.mamba_full_memory_ratio
+    budget = spare_bytes * ratio / (1 + ratio)
+    states = max(math.floor((budget - state_bytes * (1 + drafts)) / (state_bytes * (1 + drafts / each))), 0)
+    running = min(engine.max_running_requests, states // each)
+    return StatePools(states, each, slots, state_bytes * (states + 1 + drafts * (running + 1)))
+
+
+def slots_of(engine: EngineSpec) -> int:
+    """States of a request between which it keeps those for the tree: ``extra_buffer``; 0: ``no_buffer``."""
+    if not engine.prefix_caching or not (engine.overlap or engine.page_size > 1):
+        return 0
+    return 2 if engine.overlap else 1
+
+
+def divides_states(engine: EngineSpec, model: ModelSpec) -> bool:
+    """Whether an engine divides memory among states and KV by rules that are known."""
+    return engine.name == "sglang" and linear_layers(model) > 0 and simulates_windows(engine.version)
+
+
+def check_pages(pool: PoolSpec, model: ModelSpec) -> None:
+    """Refuse pages with which SGLang keeps no states in its tree, and does not start.
+
+    Raises:
+        InvalidParallelism: with the key.
+    """
+    engine, page = pool.engine, pool.engine.page_size
+    if not divides_states(engine, model) or slots_of(engine) == 0 or TRACK_INTERVAL % page == 0:
+        return
+    raise InvalidParallelism(
+        f"pool {pool.name}: SGLang keeps a state of linear attention every {TRACK_INTERVAL} tokens, whole pages; "
+        f"engine.page_tokens is {page}",
+        "engine.page_tokens",
+    )
+
+
+def simulated(pool: PoolSpec) -> bool:
+    """Whether the pool of states of ``pool`` is simulated; elsewhere every prefix counts as having its state."""
+    return forms_batches_alone(pool) and pool.engine.speculation is None
+
+
+def grid_tokens(engine: EngineSpec) -> int:
+    """Tokens behind multiples of which prompts leave states for the tree."""
+    return max(KERNEL_CHUNK, engine.page_size)
+
+
+def interval_tokens(engine: EngineSpec) -> int:
+    """Tokens at multiples of which decodes do."""
+    return math.lcm(grid_tokens(engine), TRACK_INTERVAL)

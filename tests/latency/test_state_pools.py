@@ -1,0 +1,127 @@
+"""SGLang's pools of states and of full attention's KV: how they divide memory, what runs, where they are simulated."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from latency_catalogue import H100, H200, LLAMA_8B
+
+from hisearch.latency.device_memory.plan import DoesNotFit, MemoryPlan, plan_memory
+from hisearch.latency.device_memory.state_pools import check_pages, divide, simulated
+from hisearch.latency.parameters import state_bytes_per_sequence_per_rank
+from hisearch.latency.sharding import InvalidParallelism, Parallelism
+from hisearch.simulate.plans.groups_plan import StatesPlan
+from hisearch.simulate.plans.plan import plan_worker
+from hisearch.specs.deployments.engine import EngineSpec
+from hisearch.specs.deployments.pool import PoolSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.models.model import ModelSpec
+
+QWEN35: ModelSpec = Catalogue().get("Model", "qwen3.5-397b-a17b").spec
+PROFILE = Catalogue().get("LatencyProfile", "roofline").spec
+DRAFTS = {"method": "mtp", "draft_tokens": 3, "acceptance": [0.8, 0.6, 0.4]}
+
+
+def pool_of(**engine: object) -> PoolSpec:
+    settings = {"accelerator": "a", "tensor_parallel": 8, "weight_dtype": "fp8"}
+    return PoolSpec.model_validate(settings | {"engine": {"name": "sglang"} | engine})
+
+
+def planned(**engine: object) -> MemoryPlan:
+    pool = pool_of(**engine)
+    return plan_memory(QWEN35, H200, tensor_parallel=8, weight_dtype="fp8", kv_dtype=pool.kv_dtype, engine=pool.engine)
+
+
+@given(
+    spare=st.floats(1e9, 1e11), state=st.integers(1 << 16, 1 << 27), ratio=st.floats(0.05, 4.0),
+    running=st.integers(1, 2000), overlap=st.booleans(), page=st.sampled_from([1, 64]), drafted=st.booleans(),
+)  # fmt: skip
+def test_states_take_their_share(
+    spare: float, state: int, ratio: float, running: int, overlap: bool, page: int, drafted: bool
+) -> None:
+    """No more than their share, and one state more would be; drafts' memory counts as if all that may run did."""
+    engine = EngineSpec.model_validate(
+        {"name": "sglang", "mamba_full_memory_ratio": ratio, "max_running_requests": running, "overlap": overlap,
+         "page_tokens": page, "speculation": DRAFTS if drafted else None}
+    )  # fmt: skip
+    pools, share = divide(spare, state, engine), spare * ratio / (1 + ratio)
+    drafts = 4 if drafted else 0
+    assert pools.request_states == 3 + (2 if overlap else int(page > 1))
+    if pools.states:
+        assert pools.taken_bytes <= share * (1 + 1e-9)
+        assert state * (pools.states + 2 + drafts * ((pools.states + 1) / pools.request_states + 1)) > share * (
+            1 - 1e-9
+        )
+    else:
+        assert state * (2 + drafts * (1 + 1 / pools.request_states)) > share * (1 - 1e-9)
+
+
+def test_running_requests_are_those_that_have_states() -> None:
+    usual = planned(max_running_requests=2000)
+    assert usual.state_pools is not None
+    assert usual.state_pools.request_states == 5
+    running = usual.state_pools.running_requests
+    assert 0 < running == usual.state_pools.states // 5 < 2000
+    assert usual.requests_tokens(10.0) == 10 * running
+    assert usual.requests_tokens(1e6) == usual.kv_capacity_tokens
+    assert usual.window_kv_bytes == (usual.state_pools.states + 1) * state_bytes_per_sequence_per_rank(
+        QWEN35, Parallelism(8)
+    )
+    more = planned(max_running_requests=2000, mamba_full_memory_ratio=2.0)
+    assert more.state_pools is not None
+    assert more.state_pools.running_requests > running
+    assert more.kv_capacity_tokens < usual.kv_capacity_tokens
+
+
+def test_without_prefix_caching_a_state_each() -> None:
+    plan = planned(prefix_caching=False, max_running_requests=300)
+    assert plan.state_pools is not None
+    assert (plan.state_pools.states, plan.state_pools.running_requests, plan.state_pools.slots) == (300, 300, 0)
+
+
+def test_too_few_states_do_not_fit() -> None:
+    with pytest.raises(DoesNotFit, match=r"states of linear attention; a running request needs 5 .*raise mamba_"):
+        planned(mamba_full_memory_ratio=0.0001)
+
+
+def test_no_pools_elsewhere() -> None:
+    assert planned(version="0.5.9").state_pools is None
+    engine = EngineSpec(name="sglang")
+    plain = plan_memory(LLAMA_8B, H100, tensor_parallel=1, weight_dtype=None, kv_dtype="bf16", engine=engine)
+    assert plain.state_pools is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "states"),
+    [
+        ({}, (2, 64, 256)),
+        ({"overlap": False}, (0, 64, 256)),
+        ({"overlap": False, "page_tokens": 128}, (1, 128, 256)),
+        ({"prefix_caching": False}, (0, 64, 256)),
+        ({"speculation": DRAFTS}, None),
+        ({"version": "0.5.9"}, None),
+    ],
+)
+def test_what_workers_simulate(engine: dict[str, object], states: tuple[int, int, int] | None) -> None:
+    pool = pool_of(max_running_requests=2000, **engine)
+    worker = plan_worker(pool, model=QWEN35, accelerator=H200, host=None, media={}, profile=PROFILE)
+    if states is None:
+        assert worker.states is None
+        return
+    pools = worker.memory.state_pools
+    assert pools is not None
+    assert worker.states == StatesPlan(pools.states, *states)
+    assert worker.engine.max_running_requests == min(pools.running_requests, 2000)
+
+
+def test_workers_with_tiers_do_not() -> None:
+    assert simulated(pool_of())
+    assert not simulated(pool_of().model_copy(update={"role": "prefill"}))
+
+
+def test_pages_that_sglang_refuses() -> None:
+    with pytest.raises(InvalidParallelism, match=r"every 256 tokens, whole pages; engine.page_tokens is 96"):
+        check_pages(pool_of(page_tokens=96), QWEN35)
+    check_pages(pool_of(page_tokens=96, prefix_caching=False), QWEN35)
+    check_pages(pool_of(page_tokens=96), LLAMA_8B)
