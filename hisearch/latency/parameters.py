@@ -181,11 +181,8 @@ def window_kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelis
 
 def state_bytes_per_sequence_per_rank(model: ModelSpec, split: int | Parallelism) -> float:
     """Bytes of the linear-attention states of one sequence on each rank; 0 without such layers."""
-    part, linear = shard(model, split), model.linear_attention
-    if linear is None:
-        return 0.0
-    elements = part.linear_value_heads * linear.key_head_dim * linear.value_head_dim
-    return linear.layers * elements * DTYPE_BYTES[linear.state_dtype] / part.parallelism.pipeline
+    part = shard(model, split)
+    return linear_layers(model) * layer_state_bytes(model, part) / part.parallelism.pipeline
 
 
 def layer_state_bytes(model: ModelSpec, part: Shard) -> float:

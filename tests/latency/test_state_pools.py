@@ -9,7 +9,7 @@ from latency_catalogue import H100, H200, LLAMA_8B
 
 from hisearch.latency.device_memory.plan import DoesNotFit, MemoryPlan, plan_memory
 from hisearch.latency.device_memory.state_pools import check_pages, divide, simulated
-from hisearch.latency.parameters import state_bytes_per_sequence_per_rank
+from hisearch.latency.parameters import kv_bytes_per_token_per_rank, state_bytes_per_sequence_per_rank
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.plans.groups_plan import StatesPlan
 from hisearch.simulate.plans.plan import plan_worker
@@ -55,6 +55,27 @@ def test_states_take_their_share(
         )
     else:
         assert state * (2 + drafts * (1 + 1 / pools.request_states)) > share * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "kv_heads", "value_heads", "tensor", "tokens", "states"),
+    [
+        ("Qwen3.8-27B-FP8, H100, --mem-fraction-static 0.85", 64, 4, 48, 1, 330_323, 124),
+        ("Qwen3.5-9B, two GPUs", 32, 4, 32, 2, 327_310, 186),
+    ],
+)
+def test_states_of_startup_logs(
+    name: str, layers: int, kv_heads: int, value_heads: int, tensor: int, tokens: int, states: int
+) -> None:
+    """Public logs ("Mamba Cache is allocated", "KV Cache is allocated"): of the memory for both, as many states."""
+    assert QWEN35.linear_attention is not None
+    linear = QWEN35.linear_attention.model_copy(update={"layers": layers * 3 // 4, "value_heads": value_heads})
+    model = QWEN35.model_copy(update={"layers": layers, "kv_heads": kv_heads, "linear_attention": linear})
+    split = Parallelism(tensor)
+    state = state_bytes_per_sequence_per_rank(model, split)
+    per_token = kv_bytes_per_token_per_rank(model, split, "bf16")
+    pools = divide(tokens * per_token + (states + 1) * state, state, EngineSpec(name="sglang"))
+    assert pools.states == states, name
 
 
 def test_running_requests_are_those_that_have_states() -> None:
