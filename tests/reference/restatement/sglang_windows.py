@@ -146,13 +146,13 @@ class WindowsCache(KvCache):
         for live in batch:
             self._of(live).prefills += 1
 
-    def take_decode(self, batch: list[LiveRequest]) -> None:
+    def take_decode(self, batch: list[LiveRequest], *, mixed: bool = False) -> None:
         """As of ``KvCache``; slots behind windows are freed before, at intervals and not in a first decode step."""
         for live in batch:
             window, computed = self._of(live), live.known - 1
             if window.decodes >= 1 and computed - self.window >= window.freed + DECODE_INTERVAL:
                 self._slide(live, computed)
-        super().take_decode(batch)
+        super().take_decode(batch, mixed=mixed)
         for live in batch:
             self._of(live).decodes += 1
 
