@@ -173,9 +173,12 @@ def random_state_case(rng: random.Random, version: str) -> tuple[dict[str, Any],
     config["mamba_track_interval"] = rng.choice((config["page_size"], 64, 64, 128, TRACK_INTERVAL))
     if rng.random() < 0.15:
         config["mamba_max_states_per_path"] = rng.choice((1, 2, 4))
-    # Outputs that outgrow the pool take more than a few requests.
-    config["max_running_requests"] = rng.choice((8, 16, 32) if usual < 0.3 else (2, 3, 4, 4, 8, 8, 16, 32))
-    if rng.random() < 0.3:
+    config["max_running_requests"] = rng.choice((1, 2, 3, 4, 4, 8, 8, 16, 32))
+    if usual < 0.3 and rng.random() < 0.7:
+        # Many outputs that outgrow the pool: some are retracted.
+        config["max_running_requests"] = rng.choice((8, 16, 32))
+        config["schedule_conservativeness"] = 0.1
+    elif rng.random() < 0.3:
         config["max_total_tokens"] *= rng.choice((2, 4))
     more = rng.choice((0, 0, 1, 2, 4, 8, 20, 60))
     config["max_mamba_cache_size"] = slots_per_request(config) * config["max_running_requests"] + more
