@@ -167,7 +167,7 @@ def random_state_case(rng: random.Random, version: str) -> tuple[dict[str, Any],
     if strategy == "extra_buffer_lazy":
         config["disable_overlap_schedule"] = False
     config["mamba_radix_cache_strategy"] = strategy
-    chunk = rng.choice((CHUNK_TOKENS, CHUNK_TOKENS, CHUNK_TOKENS, 16, 128))
+    chunk = rng.choice((CHUNK_TOKENS, CHUNK_TOKENS, CHUNK_TOKENS, 1, 16, 128))
     if chunk != CHUNK_TOKENS:
         config["mamba_chunk_size"] = chunk
     config["mamba_track_interval"] = rng.choice((config["page_size"], 64, 64, 128, TRACK_INTERVAL))

@@ -216,22 +216,16 @@ class StatesCache(KvCache):
             self._keep_of_prefill(live)
 
     def _keep_of_prefill(self, live: LiveRequest) -> None:
-        """The last multiple of the chunk behind the prefix, or where full attention's cached prefix ended."""
+        """Keep the state at the last multiple of the chunk, counted from the prefix.
+
+        Of a step that crosses the end of full attention's cached prefix it is the state there, if it is at a multiple.
+        """
         states, chunk = self._of(live), self.config.chunk
         if live.extend < chunk:
             return
-        states.kept = last = live.prefix + live.extend // chunk * chunk
-        # The state after the last whole chunk of the model is at hand. Another is looked up one token further.
-        model = self.config.mamba_chunk_size
-        seen = live.prefix + live.extend
-        if live.prefix + live.extend // model * model != last:
-            seen = last + 1
+        states.kept = live.prefix + live.extend // chunk * chunk
         branching = states.branching
-        if (
-            branching is not None
-            and live.prefix < branching < seen
-            and (branching - live.prefix) % self.config.chunk == 0
-        ):
+        if branching is not None and live.prefix < branching < states.kept and (branching - live.prefix) % chunk == 0:
             states.kept = branching
 
     def take_decode(self, batch: list[LiveRequest], *, mixed: bool = False) -> None:
