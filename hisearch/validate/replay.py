@@ -47,7 +47,7 @@ class Decision(NamedTuple):
         batch: (request, tokens computed before, tokens computed now), in batch order.
         lost: requests preempted (vLLM: by index) or retracted (SGLang: in order) while it was formed.
         pool: (free, evictable) KV tokens after it was formed, and where recorded behind them those of SGLang's window
-            layers; None where not recorded.
+            layers, or its states; None where not recorded.
     """
 
     start_s: float
@@ -184,6 +184,9 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
             _refuse_long_requests(recording, settings.max_model_len)
         else:
             more = _hicache(recording, settings) | _sglang_speculation(recording, settings)
+            if settings.has_states:
+                message = "SGLang's states of linear attention are not simulated"
+                raise recording.error("config.max_mamba_cache_size", message)
             more |= _windows(recording, settings)
             engine, page = _sglang(settings, recording.version), settings.page_size
             capacity = settings.max_total_tokens // page * page

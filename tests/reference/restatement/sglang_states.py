@@ -18,7 +18,7 @@ from tests.reference.restatement.sglang import SglangWorker, drive
 from tests.reference.restatement.sglang_admission import Admission, Verdict
 from tests.reference.restatement.sglang_cache import KvCache, OutOfMemoryError
 from tests.reference.restatement.sglang_order import WaitingOrder
-from tests.reference.restatement.sglang_state import Batch, LiveRequest, SglangConfig
+from tests.reference.restatement.sglang_state import WINDOW_KEYS, Batch, LiveRequest, SglangConfig
 from tests.reference.restatement.sglang_states_tree import StateTree
 from tests.reference.restatement.sglang_tree import RadixNode
 
@@ -46,7 +46,7 @@ class StatesConfig(SglangConfig):
     @classmethod
     def from_recording(cls, config: dict[str, object], version: str = "0.5.23") -> StatesConfig:
         """As ``SglangConfig.from_recording``."""
-        apart = ("block_ids_size", "hicache", "speculation", "sliding_window_size", "swa_max_total_num_tokens")
+        apart = ("block_ids_size", "hicache", "speculation", *WINDOW_KEYS)
         return cls(**{key: value for key, value in config.items() if key not in apart}, version=version)  # type: ignore[arg-type]
 
     @property

@@ -15,7 +15,7 @@ from tests.reference.restatement.sglang import SglangWorker, drive
 from tests.reference.restatement.sglang_admission import Admission, Verdict
 from tests.reference.restatement.sglang_cache import KvCache, OutOfMemoryError
 from tests.reference.restatement.sglang_order import WaitingOrder
-from tests.reference.restatement.sglang_state import CLIP_OUTPUT_TOKENS, Batch, LiveRequest, SglangConfig
+from tests.reference.restatement.sglang_state import CLIP_OUTPUT_TOKENS, STATE_KEYS, Batch, LiveRequest, SglangConfig
 from tests.reference.restatement.sglang_tree import RadixNode
 from tests.reference.restatement.sglang_windows_tree import Receipt, WindowNode, WindowTree
 
@@ -38,7 +38,7 @@ class WindowsConfig(SglangConfig):
     @classmethod
     def from_recording(cls, config: dict[str, object], version: str = "0.5.23") -> WindowsConfig:
         """As ``SglangConfig.from_recording``."""
-        apart = ("block_ids_size", "hicache", "speculation")
+        apart = ("block_ids_size", "hicache", "speculation", *STATE_KEYS)
         return cls(**{key: value for key, value in config.items() if key not in apart}, version=version)  # type: ignore[arg-type]
 
     @property
