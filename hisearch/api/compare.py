@@ -66,7 +66,8 @@ def compare_deployments(
         load: factor on the arrival rate.
         seed: the first seed.
         seeds: number of seeds, from ``seed`` on. Each seed draws a generated workload and the routers' random stream,
-            the same for both sides.
+            the same for both sides. Of a trace file the first seed has the trace as it is, further ones draw its
+            sessions anew; figures are then of the first, intervals of the others' deviations from it.
         limit: keep the first requests only.
         catalogue: where names are looked up.
 
@@ -74,7 +75,7 @@ def compare_deployments(
         SpecError, TraceError: with file, line and key.
         ValueError: ``seeds`` is below 1, or a deployment cannot be simulated.
     """
-    from hisearch.api.deployments.workload import load_trace
+    from hisearch.api.deployments.workload import load_traces
     from hisearch.specs.documents.catalogue import Catalogue
 
     if seeds < 1:
@@ -82,7 +83,7 @@ def compare_deployments(
     names = catalogue or Catalogue()
     replays = [_load(ref, names, slo) for ref in (a, b)]
     seed_values = tuple(range(seed, seed + seeds))
-    traces = [load_trace(trace, seed=number, limit=limit, catalogue=names) for number in seed_values]
+    traces, draws = load_traces(trace, seed_values, limit=limit, catalogue=names)
     conditions = [_Conditions(*seeded, load) for seeded in zip(traces, seed_values, strict=True)]
     sides = [_Simulated(replay, str(ref), conditions) for replay, ref in zip(replays, (a, b), strict=True)]
     fixed = len({compiled.digest for compiled in traces}) == 1
@@ -93,6 +94,7 @@ def compare_deployments(
         has_slo=slo is not None,
         workload=f"{traces[0].name}, {counted(len(traces[0]), 'request')}{at_load}",
         seeds=seed_values,
+        draws=draws,
         notes=[_fixed_trace_note(sides)] if fixed and seeds > 1 else [],
     )
 
@@ -244,30 +246,33 @@ class _Simulated:
         return without_transfers, with_transfers.total_s - without_transfers.total_s
 
 
-def _by_model(sides: Sequence[_Simulated], has_slo: bool, kept_up: bool) -> tuple[ModelFigures, ...]:
+def _by_model(sides: Sequence[_Simulated], has_slo: bool, kept_up: bool, recorded: bool) -> tuple[ModelFigures, ...]:
     """Figures of each model that both sides serve, where either side serves several."""
     if not any(run.shares for side in sides for run in side.runs):
         return ()
     a, b = ([run.by_model for run in side.runs] for side in sides)
     return tuple(
-        ModelFigures(model, _figures([[scores[model] for scores in side] for side in (a, b)], has_slo, kept_up))
+        ModelFigures(
+            model, _figures([[scores[model] for scores in side] for side in (a, b)], has_slo, kept_up, recorded)
+        )
         for model in a[0]
         if model in b[0]
     )
 
 
-def _figures(scores: Sequence[Sequence[Score]], has_slo: bool, kept_up: bool) -> tuple[Figure, ...]:
+def _figures(scores: Sequence[Sequence[Score]], has_slo: bool, kept_up: bool, recorded: bool) -> tuple[Figure, ...]:
     """Figures of both sides, seed by seed, with the percentiles of their SLOs."""
     slo_metrics = stated(check.label for side in scores for check in side[0].slo) if has_slo else ()
     a, b = ([stated_metrics(score, with_slo=has_slo) for score in side] for side in scores)
-    return compare_figures(a, b, slo_metrics, kept_up=kept_up)
+    return compare_figures(a, b, slo_metrics, kept_up=kept_up, recorded=recorded)
 
 
 def _fixed_trace_note(sides: Sequence[_Simulated]) -> str:
     varies = any(len({repr(run.score.metrics) for run in side.runs}) > 1 for side in sides)
-    varying = "only the routers' random choices vary" if varies else "nothing varies, and every interval is a point"
+    varying = "only the routers' random choices vary" if varies else "nothing varies, and no figure has an interval"
     return (
-        f"The trace is a recording, the same for every seed: {varying}. No interval says what another day would bring."
+        f"Every seed has the same requests, which cannot be drawn anew: {varying}. No interval says what another day "
+        "would bring."
     )
 
 
@@ -279,6 +284,7 @@ def _compare(
     workload: str,
     seeds: tuple[int, ...],
     notes: Sequence[str],
+    draws: int = 0,
     question: tuple[Change, ...] = (),
     fronts: Fronts | None = None,
     same_workload: bool = True,
@@ -309,10 +315,11 @@ def _compare(
         workload=workload,
         same_workload=same_workload,
         seeds=seeds,
+        draws=draws,
         question=question,
         changes=_changes(a.replay.deployment, b.replay.deployment),
-        figures=_figures([[run.score for run in side.runs] for side in sides], has_slo, kept_up),
-        models=_by_model(sides, has_slo, kept_up),
+        figures=_figures([[run.score for run in side.runs] for side in sides], has_slo, kept_up, draws > 0),
+        models=_by_model(sides, has_slo, kept_up, draws > 0),
         times=times,
         parts=parts,
         drivers=_drivers(sides),

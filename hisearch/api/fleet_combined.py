@@ -14,7 +14,7 @@ from hisearch.export.context import DEPLOYMENT, README, document_text
 from hisearch.export.engines.launch import ExportError
 from hisearch.export.rendering import render
 from hisearch.score.evaluate import Score
-from hisearch.search.model.deployments import describe
+from hisearch.search.model.deployments import describe, without_replicas
 from hisearch.simulate.plans.fleet_plan import plan_fleet
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.routing import ModelRoutersSpec
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 class CombinedDeployment:
     """The recommended deployment, simulated on the traffic of all models.
 
-    text: the deployment as a self-contained document. score: of all requests, each model against its own SLO.
+    deployment: all that is bought. replicas_down: of each pool, away in the simulation. text: the deployment as a
+    self-contained document. score: of all requests, each model against its own SLO.
     shares: of each model. warnings: of the simulation.
     """
 
@@ -43,6 +44,7 @@ class CombinedDeployment:
     score: Score
     shares: tuple[ModelShare, ...]
     warnings: tuple[str, ...]
+    replicas_down: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values; see docs/json.md."""
@@ -103,8 +105,8 @@ def deployment_of_all(resolved: ResolvedFleetStudy, parts: Sequence[ModelChoice]
 def simulate_combined(resolved: ResolvedFleetStudy, parts: Sequence[ModelChoice]) -> CombinedDeployment:
     """Simulate the combined deployment on the traffic of all models, with the same seed.
 
-    Each model's requests get the results of its own study. Policies that draw random numbers or place workers on a
-    ring differ: they draw other numbers.
+    Each model's requests get the results of its own study, without the replicas that it takes to be away. Policies that
+    draw random numbers or place workers on a ring differ: they draw other numbers.
     """
     deployment = deployment_of_all(resolved, parts)
     worlds = {part.model: part.result.simulation.world for part in parts}
@@ -115,8 +117,10 @@ def simulate_combined(resolved: ResolvedFleetStudy, parts: Sequence[ModelChoice]
         for name, fabric in world.fabrics.items()
         if name == deployment.transfer.fabric
     ]
+    down = resolved.study.availability.replicas_down
+    left = without_replicas(deployment, down)
     fleet = plan_fleet(
-        deployment,
+        left,
         [part.result.simulation.plan(pool) for part in parts for pool in part.trial.deployment.pools],
         models={name: world.model for name, world in worlds.items()},
         usd_per_hour=[cost.total / pool.replicas for cost, pool in zip(costs, deployment.pools, strict=True)],
@@ -127,13 +131,14 @@ def simulate_combined(resolved: ResolvedFleetStudy, parts: Sequence[ModelChoice]
     slo = SloSpec.model_construct(
         terms=first.terms, max_rejected_fraction=first.max_rejected_fraction, models=model_slos
     )
-    replay = Replay(deployment, fleet, costs, slo)
+    replay = Replay(left, fleet, costs, slo)  # the price of all, for what is left
     trace = side_by_side([scale_load(world.trace, world.load) for world in worlds.values()], list(worlds))
     simulated = replay.simulate(trace, seed=resolved.study.seed)
     shares = replay.shares(trace, simulated)
     score = replay.score(trace, simulated, shares)
     warnings = (*simulated.warnings, *score.warnings)
-    return CombinedDeployment(deployment, _text(resolved.name, deployment, parts), score, tuple(shares), warnings)
+    text = _text(resolved.name, deployment, parts)
+    return CombinedDeployment(deployment, text, score, tuple(shares), warnings, down)
 
 
 def export_combined(whole: CombinedDeployment, parts: Sequence[ModelChoice], folder: Path) -> None:
@@ -152,7 +157,7 @@ def export_combined(whole: CombinedDeployment, parts: Sequence[ModelChoice], fol
         hosts = hosts_of(result.resolved, trial.deployment)
         rows.append((name, describe(trial.deployment), range(first_host, first_host + hosts)))
         first_host += hosts
-    write_text(folder / README, render("several_models.md.j2", rows=rows))
+    write_text(folder / README, render("several_models.md.j2", rows=rows, down=whole.replicas_down))
 
 
 def _text(name: str, deployment: DeploymentSpec, parts: Sequence[ModelChoice]) -> str:

@@ -225,8 +225,11 @@ def _pool_workers(plan: WorkerPlan, sim: la.Sim, members: np.ndarray, end_s: flo
     asleep_s = workers["standby_s"][::schedulers] + np.maximum(after_last_s, 0.0)
     columns["energy_j"] += workers["wakes"][::schedulers] * plan.power.wake_j
     evicted = sim.trees["evicted_tokens"][: len(workers)]
+    busy_s = workers["busy_s"].reshape(-1, schedulers)
+    mean_s = busy_s.sum(axis=1) / schedulers
     return columns | {
-        "busy_s": workers["busy_s"].reshape(-1, schedulers).sum(axis=1) / schedulers,
+        "busy_s": mean_s,
+        "busiest_s": busy_s.max(axis=1) if plan.scheduler_kind == "lockstep" else mean_s,
         "peak_kv_tokens": workers["peak_pages"].reshape(-1, schedulers).max(axis=1) * sim.config.page_tokens,
         "evicted_tokens": evicted.reshape(-1, schedulers).sum(axis=1),
         "standby_s": np.where(np.isnan(members["begun_s"]), 0.0, asleep_s),

@@ -5,6 +5,7 @@ Both are a ``Run``, in which a request is its index in the order of (arrival, id
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from hisearch.latency.device_memory import window_pools
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
-from hisearch.simulate.plans.groups_plan import GroupsPlan, WindowsPlan
+from hisearch.simulate.plans.groups_plan import GroupsPlan, StatesPlan, WindowsPlan
 from hisearch.simulate.plans.speculation_plan import SpeculationPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
@@ -184,10 +185,7 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
             _refuse_long_requests(recording, settings.max_model_len)
         else:
             more = _hicache(recording, settings) | _sglang_speculation(recording, settings)
-            if settings.has_states:
-                message = "SGLang's states of linear attention are not simulated"
-                raise recording.error("config.max_mamba_cache_size", message)
-            more |= _windows(recording, settings)
+            more |= _windows(recording, settings) | _states(recording, settings)
             engine, page = _sglang(settings, recording.version), settings.page_size
             capacity = settings.max_total_tokens // page * page
     except ValidationError as error:
@@ -297,6 +295,28 @@ def _windows(recording: EngineRecording, settings: SglangSettings) -> dict[str, 
     page = settings.page_size
     capacity = settings.swa_max_total_num_tokens // page * page
     return {"windows": WindowsPlan(settings.sliding_window_size, capacity)}
+
+
+def _states(recording: EngineRecording, settings: SglangSettings) -> dict[str, Any]:
+    """Arguments of a plan for the recording's pool of states.
+
+    Raises:
+        RecordingError: a release whose scheduler goes by other rules, or what is not simulated.
+    """
+    if settings.max_mamba_cache_size is None:
+        return {}
+    if not window_pools.simulates_windows(recording.version):
+        message = f"pools of states are simulated by the rules of {window_pools.SINCE}; this is {recording.version}"
+        raise recording.error("config.max_mamba_cache_size", message)
+    for name, missing in (
+        ("mamba_radix_cache_strategy", settings.state_strategy == "extra_buffer_lazy"),
+        ("mamba_max_states_per_path", settings.mamba_max_states_per_path >= 0 and not settings.disable_radix_cache),
+    ):
+        if missing:
+            raise recording.error(f"config.{name}", f"{getattr(settings, name)} is not simulated")
+    grid = max(settings.mamba_chunk_size, settings.page_size)
+    interval = math.lcm(grid, settings.mamba_track_interval)
+    return {"states": StatesPlan(settings.max_mamba_cache_size, settings.state_buffers, grid, interval)}
 
 
 def _offloading(settings: VllmSettings) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from hisearch.verify.diagnosis import Diagnosis
 from hisearch.verify.prediction import POOL, Correction
 from hisearch.verify.ranges import TANGLED
 
+#: Terms that are shares.
+SHARES = frozenset({"hits_lost", "shared"})
 #: Widest range for which a value counts as determined: a share of it (or of prompts), or seconds.
 _NARROW_SHARE = 0.1
 _NARROW_S = 0.005
@@ -62,7 +64,7 @@ def _format_uncertainty(name: str, diagnosis: Diagnosis) -> str:
 
 def is_told(name: str, low: float, high: float) -> bool:
     """Whether a range is narrow enough for its best value to stand alone."""
-    if name == "hits_lost":
+    if name in SHARES:
         return high - low <= _NARROW_SHARE
     if name == "front_end_s":
         return high - low <= max(_NARROW_SHARE * high, _NARROW_S)
@@ -70,7 +72,7 @@ def is_told(name: str, low: float, high: float) -> bool:
 
 
 def _format_ends(name: str, low: float, high: float) -> str:
-    if name == "hits_lost":
+    if name in SHARES:
         return f"{format_percent(low)} and {format_percent(high)}"
     if name == "front_end_s":
         return f"{1e3 * low:.3g} and {1e3 * high:.3g} ms"
@@ -81,7 +83,7 @@ _ELSEWHERE = (
     "settings of the server other than the deployment states (overlap, chunk size, batch limits, caching), another "
     "model, format or device, or a client that is itself the limit"
 )
-_TANGLED_TEXT = {"prefill": "prefill", "hits_lost": "prompts that lose their hits"}
+_TANGLED_TEXT = {"prefill": "prefill", "hits_lost": "prompts that lose their hits", "shared": "a common beginning"}
 
 
 def _format_factor(what: str, factor: float) -> str:
@@ -100,6 +102,10 @@ _FINDINGS = {
         f"{format_percent(c.hits_lost)} of the prompts find nothing in the prefix cache though they should: "
         "caching is off, the cache was flushed, the router scatters sessions, or the prompts sent do not share what "
         "the workload shares"
+    ),
+    "shared": lambda c: (
+        f"Prompts begin alike, with {format_percent(c.shared)} of the mean prompt's tokens, which the prefix cache "
+        "has; here they are taken to share nothing: name what was sent with --trace"
     ),
     "hand_over": lambda c: (
         f"KV takes {c.hand_over:.3g} times what the fabric's sheet says from prefill to decode workers"

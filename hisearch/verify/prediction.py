@@ -45,8 +45,9 @@ class Correction:
 
     host, prefill, decode: factors, see ``latency.corrections``. front_end_s: seconds that a request spends before the
     scheduler sees it and its tokens on their way back, in addition to the simulated ones. hits_lost: share of requests
-    whose prompts hit nothing in the cache. hand_over: a factor on the time of the KV transfer from prefill to decode
-    workers. pools: (name, factor) on all step times of a pool, on top of the factors for all pools.
+    whose prompts hit nothing in the cache. shared: tokens with which all prompts begin alike, of the mean prompt; for
+    requests that nobody says to share anything. hand_over: a factor on the time of the KV transfer from prefill to
+    decode workers. pools: (name, factor) on all step times of a pool, on top of the factors for all pools.
     """
 
     host: float = 1.0
@@ -54,6 +55,7 @@ class Correction:
     decode: float = 1.0
     front_end_s: float = 0.0
     hits_lost: float = 0.0
+    shared: float = 0.0
     hand_over: float = 1.0
     pools: tuple[tuple[str, float], ...] = ()
 
@@ -134,7 +136,7 @@ class Predictor:
         self._placing: Placing | None = None
         self._jitter = partial(stream("verify jitter", seed).uniform, 0.0, JITTER_S)
         self._own_steps: dict[tuple[Correction, int], tuple[I8, F8]] = {}
-        self._traces: dict[tuple[int, int], tuple[CompiledTrace, ...]] = {}
+        self._traces: dict[tuple[int, int, float], tuple[CompiledTrace, ...]] = {}
 
     def __call__(self, correction: Correction, choice: int = 0) -> Prediction:
         """The corrected model's prediction.
@@ -227,7 +229,7 @@ class Predictor:
     def _predict(self, correction: Correction, choice: int) -> Prediction:
         """Predict over all draws of the arrivals together; ``choice``: of the prompts that lose their hits."""
         plan = corrected_fleet(self._plan, correction)
-        traces = self._draws(round(correction.hits_lost * len(self._replay)), choice)
+        traces = self._draws(round(correction.hits_lost * len(self._replay)), choice, correction.shared)
         results = [self._simulate(plan, trace) for trace in traces]
         served = [self._requests(*pair) for pair in zip(results, self._arrivals_s, strict=True)]
         columns = [np.concatenate([getattr(draw, name) for draw in served]) for name in _COLUMNS]
@@ -276,16 +278,26 @@ class Predictor:
             table.output_tokens[back],
         )  # fmt: skip
 
-    def _draws(self, alone: int, choice: int) -> tuple[CompiledTrace, ...]:
-        """The replay at each draw of the arrivals; ``alone`` of its requests share no blocks with others."""
-        if (alone, choice) not in self._traces:
-            blocks, fresh = list(self._replay.block_ids), 1 + max(max(ids) for ids in self._replay.block_ids)
+    def _draws(self, alone: int, choice: int, shared: float) -> tuple[CompiledTrace, ...]:
+        """The replay at each draw of the arrivals.
+
+        Args:
+            alone: of its requests share no blocks with others.
+            choice: of these.
+            shared: tokens with which all prompts begin alike, of the mean prompt.
+        """
+        key = alone, choice, shared
+        if key not in self._traces:
+            replay = self._replay
+            if shared:
+                replay = replay.beginning_alike(round(shared * float(replay.input_tokens.mean())))
+            blocks, fresh = list(replay.block_ids), 1 + max(max(ids) for ids in replay.block_ids)
             for index in self._orders[choice][:alone].tolist():
                 blocks[index] = tuple(range(fresh, fresh + len(blocks[index])))
                 fresh += len(blocks[index])
-            replay = replace(self._replay, block_ids=tuple(blocks))
-            self._traces[alone, choice] = tuple(self._compiled(replay, arrival_s) for arrival_s in self._arrivals_s)
-        return self._traces[alone, choice]
+            replay = replace(replay, block_ids=tuple(blocks))
+            self._traces[key] = tuple(self._compiled(replay, arrival_s) for arrival_s in self._arrivals_s)
+        return self._traces[key]
 
 
 def parts(measured: F8, predicted: F8) -> tuple[float, float]:

@@ -1,8 +1,8 @@
 """The precision of a correction: the values that explain the measurement as well as the best ones.
 
 Each term is moved away from its best value, the others fixed, until the measurement is explained worse. Slow prefill
-and lost cache hits have the same effect on a queue, and near saturation the queue dominates the measurement. These two
-are therefore varied as pairs, with prefill refitted at each share of lost hits.
+and lost cache hits have the same effect on a queue, and near saturation the queue dominates the measurement. So have
+fast prefill and prompts that begin alike. They are therefore varied as pairs, with prefill refitted at each share.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from hisearch.verify.terms import Term, Variables, correction_of
 
-#: Terms with the same effect on a queue, and shares of the second one at which the first is refitted.
-TANGLED = ("prefill", "hits_lost")
+#: Terms with the same effect on a queue, and shares at which the first is refitted; one of the others is searched.
+TANGLED = ("prefill", "hits_lost", "shared")
 _SHARES = 3
 #: Halvings of the search for the value at which a term explains worse.
 _HALVINGS = 5
@@ -64,7 +64,7 @@ def ranges(search: Search, best: Mapping[str, float], tolerance: float) -> dict[
     for name in best:
         term = by_name[name]
         points += [_farthest(explains, best, name, bound) for bound in (term.low, term.high)]
-    if any(name in best for name in TANGLED) and by_name.keys() >= set(TANGLED):
+    if any(name in best for name in TANGLED) and len(by_name.keys() & set(TANGLED)) > 1:
         points += [point for point in _pairs(search, best, by_name) if explains(point)]
     corrections = [correction_of(point) for point in points]
     names = dict.fromkeys(name for point in points for name in point)
@@ -84,8 +84,8 @@ def _farthest(explains: Explains, best: Mapping[str, float], name: str, bound: f
 
 
 def _pairs(search: Search, best: Mapping[str, float], by_name: Mapping[str, Term]) -> list[dict[str, float]]:
-    """Other shares of lost hits, each with its best prefill, with the other terms of ``best`` and alone."""
-    speed, lost = TANGLED
+    """Other shares, each with its best prefill, with the other terms of ``best`` and alone."""
+    speed, lost = (name for name in TANGLED if name in by_name)
     other_terms = {name: x for name, x in best.items() if name not in TANGLED}
     shares = np.linspace(by_name[lost].low, by_name[lost].high, _SHARES + 1).tolist()
     bases = [other_terms, {}] if other_terms else [{}]

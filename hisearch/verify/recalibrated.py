@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Lower bound on the stated error of a recalibrated profile.
 _LEAST_ERROR = 0.01
 #: Terms of the correction that no profile can hold.
-_ELSEWHERE = frozenset({"hits_lost", "hand_over"})
+_ELSEWHERE = frozenset({"hits_lost", "shared", "hand_over"})
 _DESCRIPTION = "Corrected by a measurement of the deployment."
 
 

@@ -39,9 +39,12 @@ TERMS = (
     Term("hits_lost", "cache hits", 0.0, 1.0, lambda x: x),
 )
 
+#: Instead of lost hits, for requests that nobody says to share anything. Its variable weighs as much as a factor's, so
+#: that the profile is corrected where both explain as well.
+SHARED = Term("shared", "prompts that begin alike", 0.0, OCTAVES, lambda x: x / OCTAVES)
 #: With prefill/decode disaggregation.
 HAND_OVER = Term("hand_over", "KV transfer", -OCTAVES, OCTAVES, _factor)
-_OF_ALL = {term.name: term for term in (*TERMS, HAND_OVER)}
+_OF_ALL = {term.name: term for term in (*TERMS, SHARED, HAND_OVER)}
 
 Variables = dict[str, float]
 
@@ -54,8 +57,9 @@ def pool_term(name: str) -> Term:
 def terms_of(predict: Predictor) -> tuple[Term, ...]:
     """Terms of a deployment that may be wrong."""
     hand_over = (HAND_OVER,) if predict.transfers_kv else ()
-    terms = TERMS if predict.shares_prompts else tuple(term for term in TERMS if term.name != "hits_lost")
-    return (*terms, *hand_over, *(pool_term(name) for name in predict.unequal_pools))
+    hits = () if predict.shares_prompts else (SHARED,)
+    terms = tuple(term for term in TERMS if predict.shares_prompts or term.name != "hits_lost")
+    return (*terms, *hits, *hand_over, *(pool_term(name) for name in predict.unequal_pools))
 
 
 def correction_of(variables: Variables) -> Correction:

@@ -109,3 +109,24 @@ def test_nothing_is_recommended_where_one_model_misses(study_file: Path, tmp_pat
     assert missed.refusal == "Nothing that was simulated meets the SLO of qwen3-32b and llama-3.1-8b."
     assert not (missed.run_dir / "recommended").exists()
     assert missed.report_input().refused == missed.refusal
+
+
+def test_replicas_may_be_down_in_the_pools_of_all_models(fleet: FleetResult, study_file: Path, tmp_path: Path) -> None:
+    one_down = hisearch.load_fleet_study(study_file, ["spec.availability.replicas_down=1"])
+    result = one_down.run(workers=1, run_dir=tmp_path / "down")
+    assert result.whole is not None
+    assert fleet.whole is not None
+    assert [pool.replicas for pool in fleet.whole.deployment.pools] == [1, 1]
+    assert [pool.replicas for pool in result.whole.deployment.pools] == [2, 2]
+    # What is left is what serves without the wish, at twice the price.
+    assert result.whole.score.feasible
+    assert [len(share.result.workers.busy_s) for share in result.whole.shares] == [1, 1]
+    for name in ("ttft_p99_s", "goodput_rps"):
+        assert result.whole.score.metrics[name] == fleet.whole.score.metrics[name]
+    for share, alone in zip(result.whole.shares, fleet.whole.shares, strict=True):
+        assert share.cost.total == pytest.approx(2 * alone.cost.total)
+    assert result.whole.score.metrics["usd_per_hour"] == pytest.approx(2 * fleet.whole.score.metrics["usd_per_hour"])
+    assert any("with 1 replica of each pool away" in text for text in result.cautions)
+    exported = result.run_dir / "recommended"
+    assert [pool.replicas for pool in load_deployment(exported / "deployment.yaml").deployment.pools] == [2, 2]
+    assert "but for 1 replica of each pool, which" in (exported / "README.md").read_text()

@@ -81,7 +81,15 @@ def test_where_all_are_too_unlikely_the_rule_alone_decides_and_that_is_said() ->
     rows = tuple(Candidate(number, 64, 0.2, 0.0, (0.1, 0.3)) for number in (2, 3, 4))
     number, words = chosen(Confidence(satisfied=True, chance=0.95, candidates=rows))
     assert number == 1
-    assert "it was too unlikely, where 90 % are required" in words
+    assert "it comes before the recommendation by the rule cheapest" in words
+    assert words.endswith("its own probability is not known, where 90 % are required")
+
+
+def test_what_its_own_draws_show_is_said_of_it() -> None:
+    rows = tuple(Candidate(number, 64, 0.2, 0.0, (0.1, 0.3)) for number in (1, 2, 3, 4))
+    number, words = chosen(Confidence(satisfied=True, chance=0.95, candidates=rows))
+    assert number == 1
+    assert words.endswith("it is 20 % likely to meet it, where 90 % are required")
 
 
 def test_without_any_on_the_engine_there_is_no_choice() -> None:

@@ -129,7 +129,7 @@ def test_comparisons_say_what_differs_by_model(tmp_path: Path) -> None:
         asking_for(generate_trace(generator, seed=k), name) for k, name in enumerate(["qwen3-32b", "llama-3.1-8b"])
     ]
     write_trace(in_arrival_order(merged(parts)), tmp_path / "both.jsonl")
-    comparison = compare_deployments(deployment(tmp_path, 1), deployment(tmp_path, 2), tmp_path / "both.jsonl", seeds=2)
+    comparison = compare_deployments(deployment(tmp_path, 1), deployment(tmp_path, 2), tmp_path / "both.jsonl", seeds=1)
     assert [part.model for part in comparison.models] == ["qwen3-32b", "llama-3.1-8b"]
     large, small = ({figure.name: figure for figure in part.figures} for part in comparison.models)
     assert large["e2e_mean_s"].better == "same"

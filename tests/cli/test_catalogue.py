@@ -12,6 +12,7 @@ from hisearch.specs.documents.kinds import KINDS
 from hisearch.specs.documents.resolve import load_deployment, load_study
 from hisearch.specs.documents.schema import json_schema
 from tests.cli.conftest import Hisearch
+from tests.cli.documents import DEPLOYMENT
 
 
 def test_list_names_every_kind(hisearch: Hisearch) -> None:
@@ -90,6 +91,22 @@ def test_fits_are_those_of_the_roomiest_settings(workdir: Path) -> None:
     assert alone[0].kv_capacity_tokens <= small["h100-sxm", "sglang"].kv_capacity_tokens
     split = study_fits(load_study(workdir / "small.yaml", ("spec.space.execution.tensor_parallel=[1, 3]",)))
     assert [fit.ok for fit in split] == [fit.tensor_parallel == 1 for fit in split]
+
+
+def test_kv_of_models_with_windows_is_in_one_unit(hisearch: Hisearch, workdir: Path) -> None:
+    """Sliding windows share vLLM's pool, or are set aside where there are tiers: a few per cent, not half."""
+    pool = "{accelerator: h100-sxm, tensor_parallel: 2, replicas: 1, engine: {name: vllm}"
+    text = DEPLOYMENT[: DEPLOYMENT.index("spec:")] + (
+        f"spec:\n  model: gpt-oss-120b\n  pools:\n    - {pool}}}\n"
+        f"    - {pool}, name: tiered, tiers: [{{medium: ddr5, gib: 200}}]}}\n"
+    )
+    (workdir / "oss.yaml").write_text(text, encoding="utf-8")
+    plain, tiered = hisearch("doctor", "oss.yaml", "--json").json["fits"]
+    assert plain["request_tokens"] == tiered["request_tokens"] == 131072
+    assert plain["kv_capacity_tokens"] == pytest.approx(tiered["kv_capacity_tokens"], rel=0.03)
+    assert plain["kv_capacity_tokens"] > tiered["kv_capacity_tokens"]
+    assert "of models with sliding windows, in requests of 131,072 tokens." in hisearch("doctor", "oss.yaml").out
+    assert "sliding windows" not in hisearch("doctor", "small.yaml").out
 
 
 @pytest.mark.parametrize("document", ["pair.yaml", "visits.yaml", "qwen3-32b", "interactive-chat", "quickstart"])

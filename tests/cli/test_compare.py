@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("workdir")
 #: Keys of ``--json``, as docs/json.md lists them.
 KEYS = {
     "kind", "a", "b", "workload", "same_workload", "seeds", "confidence", "question", "changes", "figures", "times",
-    "parts", "drivers", "fronts", "notes", "models",
+    "parts", "drivers", "fronts", "notes", "models", "draws",
 }  # fmt: skip
 
 
@@ -77,6 +77,35 @@ def test_text_for_people(hisearch: Hisearch, workdir: Path) -> None:
     assert "\nfront end " in ran.out
     for heading in ("What changed", "What came of it", "Where the mean time of a request goes", "Why it differs"):
         assert f"\n{heading}\n" in ran.out
+
+
+def test_a_recorded_trace_is_drawn_anew(hisearch: Hisearch, workdir: Path) -> None:
+    """Figures are of the trace as it is, and intervals have a width: of other days, not of the seeds alone."""
+    assert hisearch("trace", "generate", "visits.yaml", "--out", "day.jsonl").code == 0
+    ran = hisearch("compare", "pair.yaml", tiered(workdir), "--trace", "day.jsonl", "--seeds", "3", "--json", "-q")
+    assert ran.code == 0, ran.err
+    assert ran.json["draws"] == 2
+    figures = {figure["name"]: figure for figure in ran.json["figures"]}
+    assert figures["ttft_mean_s"]["low"] < figures["ttft_mean_s"]["difference"] < figures["ttft_mean_s"]["high"]
+    assert figures["usd_per_hour"]["low"] is None
+    for side, path in (("a", "pair.yaml"), ("b", "tiered.yaml")):
+        alone = simulate_deployment(path, "day.jsonl", seed=0)
+        assert figures["ttft_mean_s"][side] == pytest.approx(alone.metrics["ttft_mean_s"])
+    text = hisearch("compare", "pair.yaml", "pair.yaml", "--trace", "day.jsonl", "--seeds", "2").out
+    assert "by 1 draw of its sessions" in text
+    once = hisearch("compare", "pair.yaml", "pair.yaml", "--trace", "day.jsonl", "--seeds", "1")
+    assert "One seed: differences have no interval." in once.out
+
+
+def test_what_cannot_be_drawn_has_no_interval(hisearch: Hisearch, workdir: Path) -> None:
+    """One user in a closed loop is one session: nothing tells how another day would differ."""
+    rows = [f'{{"arrival_s": {at}, "input_tokens": 900, "output_tokens": 20, "session": "a"}}' for at in range(4)]
+    (workdir / "one.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    ran = hisearch("compare", "pair.yaml", tiered(workdir), "--trace", "one.jsonl", "--seeds", "2", "--json", "-q")
+    assert ran.code == 0, ran.err
+    assert ran.json["draws"] == 0
+    assert all(figure["low"] is None for figure in ran.json["figures"])
+    assert any("no figure has an interval" in note for note in ran.json["notes"])
 
 
 @pytest.mark.slow

@@ -102,6 +102,27 @@ def test_json_is_the_librarys_result(hisearch: Hisearch, workdir: Path) -> None:
     assert all(worker["mean_w"] > simulated.result.idle_w for worker in workers)
 
 
+def test_attention_groups_show_the_busiest_beside_their_mean(hisearch: Hisearch, workdir: Path) -> None:
+    text = (
+        (workdir / "pair.yaml")
+        .read_text()
+        .replace("llama-3.1-8b", "qwen3-30b-a3b")
+        .replace("replicas: 2", "replicas: 1")
+    )
+    grouped = text.replace("engine:", "attention_data_parallel: 4\n      expert_parallel: 4\n      engine:")
+    (workdir / "groups.yaml").write_text(grouped, encoding="utf-8")
+    ran = hisearch("simulate", "groups.yaml", "--trace", "visits.yaml", "--json")
+    assert ran.code == 0, ran.err
+    (worker,), (pool,) = ran.json["workers"], ran.json["pools"]
+    assert worker["utilisation"] < worker["busiest_group_utilisation"] <= 1.0
+    assert pool["busiest_group_utilisation"] == worker["busiest_group_utilisation"]
+    assert "of the busiest group" in hisearch("simulate", "groups.yaml", "--trace", "visits.yaml").out
+    whole = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml")
+    assert "of the busiest group" not in whole.out
+    for row in hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "--json").json["workers"]:
+        assert row["busiest_group_utilisation"] == row["utilisation"]
+
+
 SINGLE_TOKENS = """\
 apiVersion: hisearch/v1
 kind: Workload

@@ -21,9 +21,9 @@ from hisearch.report.data.comparison import (
     changes_between,
     compare_figures,
     explain,
-    paired_interval,
     time_rows,
 )
+from hisearch.report.data.intervals import bootstrap_interval, paired_interval
 from hisearch.report.pages.comparison_page import bars, render_comparison
 from hisearch.report.words import comparison_words as words
 from hisearch.report.words.templating import text
@@ -71,6 +71,32 @@ def test_the_interval_is_student_s_of_the_pairs() -> None:
 def test_no_interval_without_pairs_or_with_infinite_values() -> None:
     assert paired_interval([1.0], [2.0]) == (None, None)
     assert paired_interval([1.0, math.inf], [2.0, 3.0]) == (None, None)
+
+
+def test_no_interval_of_what_never_varies() -> None:
+    assert paired_interval([1.0, 2.0, 3.0], [1.5, 2.5, 3.5]) == (None, None)
+    assert bootstrap_interval([1.0, 1.0], [3.0, 3.0]) == (None, None)
+    rows = words.figure_rows(compare_figures([{"usd_per_hour": 2.0}] * 3, [{"usd_per_hour": 5.0}] * 3))
+    assert rows == [("Cost per hour", "$2.00", "$5.00", "+$3.00 (+150.0 %)", "-", "A")]
+
+
+def test_the_interval_of_a_recording_lies_around_it_and_does_not_shrink_with_draws() -> None:
+    recorded, deviations = 0.3, np.random.default_rng(3).normal(size=2000)
+    few, many = (
+        bootstrap_interval([0.0] * (count + 1), [recorded, *(recorded + deviations[:count])]) for count in (20, 2000)
+    )
+    for low, high in (few, many):
+        assert low is not None
+        assert high is not None
+        assert (low + high) / 2 == pytest.approx(recorded)
+    # A standard normal law's 95 % interval, whatever the number of draws.
+    assert many[1] - recorded == pytest.approx(1.96, rel=0.05)  # type: ignore[operator]
+    assert few[1] - recorded > 1.2  # type: ignore[operator]
+
+
+def test_figures_of_a_recording_are_its_own() -> None:
+    figure = compare_figures([{"ttft_mean_s": 1.0}, {"ttft_mean_s": 4.0}], [{"ttft_mean_s": 2.0}] * 2, recorded=True)[0]
+    assert (figure.a, figure.b, figure.better) == (1.0, 2.0, "unsure")
 
 
 def test_which_side_is_better() -> None:

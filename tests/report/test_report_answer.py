@@ -19,8 +19,9 @@ from hisearch.report.words.terms import violation_of
 from hisearch.score.terms import TermCheck
 from hisearch.search.confidence.rival_bandwidth import BandwidthWin
 from hisearch.search.model.deployments import hardware
-from hisearch.search.model.trial import Recommendation, price_of
+from hisearch.search.model.trial import Recommendation, Trial, price_of
 from hisearch.search.select.rivals import Rival, hardware_kind
+from hisearch.specs.deployments.speculation import SpeculationSpec
 from tests.report.test_report_html import confidence_of
 
 
@@ -57,6 +58,25 @@ def test_the_three_trades_are_what_they_say(build_input: Any) -> None:
     assert faster.trial is not None
     assert faster.trial.metrics["ttft_p99_s"] < best.metrics["ttft_p99_s"]
     assert trades(build_input(feasible=False)) == ()
+
+
+def test_a_trade_says_what_it_drafts_where_the_recommendation_does_otherwise(build_input: Any) -> None:
+    data = build_input()
+    drafts = SpeculationSpec(method="ngram", draft_tokens=2, acceptance=[0.5, 0.5])
+
+    def drafting(trial: Trial) -> Trial:
+        pool = trial.deployment.pool
+        pools = [pool.model_copy(update={"engine": pool.engine.model_copy(update={"speculation": drafts})})]
+        return dataclasses.replace(trial, deployment=trial.deployment.model_copy(update={"pools": pools}))
+
+    faster = trades(data)[2]
+    assert faster.trial is not None
+    assert faster.hardware == hardware(faster.trial.deployment)
+    front = tuple(drafting(trial) if trial == faster.trial else trial for trial in data.front)
+    assert trades(dataclasses.replace(data, front=front))[2].hardware == f"{faster.hardware}, 2 drafted tokens (ngram)"
+    best = Recommendation(drafting(data.recommendation.trial), "")
+    without = trades(dataclasses.replace(data, recommendation=best))[2]
+    assert without.hardware == f"{faster.hardware}, without drafted tokens"
 
 
 def test_what_costs_less_than_the_cheapest_likely_enough_is_no_faster_choice(build_input: Any) -> None:

@@ -15,6 +15,7 @@ from hisearch.score.terms import Check, RejectionCheck, TermCheck
 from hisearch.search.model.demand import Demand
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.problem import Problem
+from hisearch.search.model.reuse import HitCurve
 from hisearch.search.model.trial import Trial
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
@@ -103,6 +104,11 @@ class FakeEvaluator:
         return Evaluation(metrics, checks, all(check.holds for check in checks))
 
 
+def linear_reuse(caches: int) -> HitCurve:
+    """Of 1,000 prompt tokens 300 are hit by an unlimited cache; each of 1,000,000 is as likely to be the one."""
+    return HitCurve(np.array([0.0, 1e6]), np.array([0.0, 300.0]), 1, 1000)
+
+
 def make_problem(
     *,
     simulations: int = 200,
@@ -123,6 +129,7 @@ def make_problem(
         output_tokens=np.full(requests, 100, dtype=np.int64),
         mean_context_tokens=1050.0,
         unique_tokens=1_000_000,
+        reuse=linear_reuse,
     )
     space = SearchSpaceSpec(
         execution=ExecutionSpace(

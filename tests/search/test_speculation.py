@@ -15,6 +15,7 @@ from hisearch.search.model.deployments import (
     deployment_of,
     describe,
     describe_each,
+    hardware,
     on_engine,
     parameters_of,
     with_cache,
@@ -25,7 +26,7 @@ from hisearch.search.model.trial import Trial
 from hisearch.search.records.pool_dimensions import pool_dimensions
 from hisearch.search.refine.alternatives import KINDS, SPECULATION, kinds_of
 from hisearch.search.refine.local_search import changed
-from hisearch.search.select.speculation import brief_speculation, describe_speculation
+from hisearch.search.select.speculation import brief_speculation, describe_speculation, drafts_of
 from hisearch.search.stages.execution import group_count, groups, search_execution
 from hisearch.simulate.draft_use import notes, paying_batch
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
@@ -121,6 +122,23 @@ def test_other_engines_draft_where_they_can() -> None:
     by_sglang = on_engine(deployment(NGRAM), "sglang")
     assert by_sglang.pool.engine.overlap
     assert not on_engine(by_sglang, "vllm").pool.engine.overlap
+
+
+def test_drafts_say_whose_they_are() -> None:
+    def pool(role: str, speculation: SpeculationSpec | None) -> PoolSpec:
+        engine = EngineSpec(name="vllm", speculation=speculation)
+        return PoolSpec(name=role, role=role, accelerator="fast", replicas=2, engine=engine)  # type: ignore[arg-type]
+
+    def both(prefill: SpeculationSpec | None, decode: SpeculationSpec | None) -> DeploymentSpec:
+        pools = [pool("prefill", prefill), pool("decode", decode)]
+        return deployment(None).model_copy(update={"pools": pools})
+
+    assert drafts_of(both(None, THREE)) == "3 drafted tokens (eagle3) in decode"
+    assert drafts_of(both(THREE, THREE)) == drafts_of(deployment(THREE)) == "3 drafted tokens (eagle3)"
+    several = "1 drafted token (eagle3) in prefill and 3 drafted tokens (eagle3) in decode"
+    assert drafts_of(both(ONE, THREE)) == several
+    assert drafts_of(both(None, None)) == ""
+    assert hardware(both(None, None)) == "2 × fast for prefill + 2 × fast for decode"
 
 
 def drafting(number: int, usd: float, speculation: SpeculationSpec | None, **changes: Any) -> Trial:

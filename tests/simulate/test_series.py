@@ -11,7 +11,7 @@ from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan, TransferPlan
 from hisearch.simulate.results.gaps import LogMissing
 from hisearch.simulate.results.residence import residences
-from hisearch.simulate.results.series import TooManyRows, step_tokens, worker_series
+from hisearch.simulate.results.series import TooManyRows, regular_series, step_tokens, worker_series
 from hisearch.specs.deployments.deployment import EngineSpec
 from tests.kernels.systems import ENGINES, System, compiled, crowded, examples, plan, systems, vllm_engines
 from tests.reference.random_traces import TraceShape, random_trace
@@ -54,6 +54,21 @@ def test_a_row_per_step_by_hand() -> None:
     assert frame["decode_tokens"].tolist() == [0, 1, 2, 1, 0, 1]
     assert frame["batch_tokens"].tolist() == [4, 4, 2, 1, 5, 1]
     assert frame["preempted"].tolist() == [0, 0, 0, 1, 0, 0]
+
+
+def test_time_in_steps_counts_once_where_steps_of_groups_overlap() -> None:
+    """Attention groups of a worker step together, and stages of a pipeline one behind the other."""
+    steps = [
+        LoggedStep(0.0, 0.0, 1.0, [(0, 0, 4)]),
+        LoggedStep(0.0, 0.0, 1.0, [(1, 0, 3)]),
+        LoggedStep(2.0, 2.0, 3.0, [(0, 4, 1)]),
+        LoggedStep(2.5, 2.5, 3.5, [(1, 3, 1)]),
+    ]
+    result = logged_result(
+        steps, [4, 3], [2, 2], arrival_s=[0.0, 0.0], scheduled_s=[0.0, 0.0], first_token_s=[1.0, 1.0],
+        finish_s=[3.0, 3.5],
+    )  # fmt: skip
+    assert regular_series(result, 0.5)["busy_s"].tolist() == pytest.approx([0.0, 0.5, 0.5, 0.0, 0.0, 0.5, 0.5, 0.5])
 
 
 def test_a_row_per_interval_by_hand() -> None:

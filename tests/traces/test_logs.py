@@ -142,6 +142,19 @@ def test_kongs_own_fields(write):
     assert "1 row left out: failed (line 3)" in trace.notes
 
 
+def test_clients_that_went_away(write):
+    """nginx's 499: the engine had served them until then."""
+    row = {"created": 1785574800, "status": 200, "usage": USAGE}
+    gone = row | {"status": 499, "created": 1785574801}
+    nothing = gone | {"usage": USAGE | {"completion_tokens": 0}}
+    path = write("log.jsonl", [row, gone, nothing])
+    trace = read(path)
+    assert trace.output_tokens.tolist() == [7, 7]
+    assert any("1 cancelled request kept" in note and "line 2" in note for note in trace.notes)
+    assert "1 row left out: cancelled before a first token (line 3)" in trace.notes
+    assert len(read(path, cancelled="leave_out")) == 1
+
+
 def test_envoys_former_names(write):
     row = {
         "start_time": "2026-01-01T09:00:00.250Z", "response_code": 200, "duration": 108,

@@ -37,6 +37,19 @@ def shared_blocks(first: tuple[int, ...], second: tuple[int, ...]) -> int:
     return count
 
 
+def test_prompts_that_begin_alike_share_that_and_nothing_else(chat: CompiledTrace) -> None:
+    sent = replay_of(chat, np.array([0.0, 1.0, 5.0, 2.0]))
+    alike = sent.beginning_alike(70)
+    assert [len(ids) for ids in alike.block_ids] == (-(-sent.input_tokens // alike.block_tokens)).tolist()
+    lengths = sent.input_tokens.tolist()
+    for i in range(4):
+        for j in range(i):
+            shared = shared_blocks(alike.block_ids[i], alike.block_ids[j])
+            assert shared == min(70, lengths[i] - 1, lengths[j] - 1) // alike.block_tokens
+    names = [name for ids in alike.block_ids for name in ids[4:]]
+    assert len(set(names)) == len(names)
+
+
 def test_blocks_name_what_prompts_share(chat: CompiledTrace) -> None:
     ids = {name: index for index, name in enumerate(chat.request_ids)}
     arrival = np.zeros(4)

@@ -192,3 +192,31 @@ def test_failed_rows_of_a_table_are_left_out_and_counted(write):
     trace = read(write("s.csv", "arrival_s,input_tokens,output_tokens,status\n" + rows))
     assert trace.arrival_s.tolist() == [0.0, 2.0, 4.0]
     assert any("2" in note and "failed" in note for note in trace.notes)
+
+
+CANCELLED = "arrival_s,input_tokens,output_tokens,status,finish_reason,cancelled\n"
+
+
+def test_cancelled_requests_of_a_table_are_kept_with_their_tokens_and_said(write):
+    rows = (
+        "0,5,6,200,stop,false\n1,5,3,200,stop,true\n2,5,4,499,,0\n3,5,2,,abort,no\n4,5,0,,,1\n"
+        "5,5,9,Cancelled,,\n6,5,,500,,\n"
+    )
+    path = write("t.csv", CANCELLED + rows)
+    trace = read(path)
+    assert trace.output_tokens.tolist() == [6, 3, 4, 2, 9]
+    kept = "4 cancelled requests kept, with the tokens generated until then (lines 3, 4, 5 and 7)"
+    for notes in (trace.notes, trace.import_notes):
+        assert any(kept in note and "spec.file.cancelled" in note for note in notes)
+    left_out = "2 rows left out: cancelled before a first token (line 6); failed (line 8)"
+    assert left_out in trace.notes
+    others = read(path, cancelled="leave_out")
+    assert others.output_tokens.tolist() == [6]
+    assert "6 rows left out: cancelled (lines 3, 4, 5, 6 and 7); failed (line 8)" in others.notes
+
+
+def test_a_column_that_is_mapped_says_nothing_of_cancelled_requests(write):
+    path = write("t.csv", "arrival_s,input_tokens,output_tokens,aborted\n0,5,6,7\n1,5,6,7\n")
+    mapped = {"arrival_s": "arrival_s", "input_tokens": "input_tokens", "output_tokens": "output_tokens"}
+    assert not any("cancelled" in note for note in read(path, columns=mapped | {"tenant": "aborted"}).notes)
+    assert any("2 cancelled requests kept" in note for note in read(path, columns=mapped).notes)

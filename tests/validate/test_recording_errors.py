@@ -85,7 +85,7 @@ def _put(value: Any, *keys: Any) -> Callable[[dict[str, Any]], None]:
         ("sglang", _config(**STATES | {"mamba_track_interval": 9}), "config: mamba_track_interval is 9; expected"),
         ("sglang", _config(**STATES, mamba_chunk_size=7), "config: mamba_chunk_size is 7; expected a divisor"),
         ("sglang", _config(**STATES, mamba_max_states_per_path=0), "config: mamba_max_states_per_path is 0"),
-        ("sglang", _config(**STATES), "config.max_mamba_cache_size: SGLang's states of linear attention are not simul"),
+        ("sglang", _config(**STATES), "config.max_mamba_cache_size: pools of states are simulated by the rules of"),
         ("sglang", _config(**WINDOWS | {"sliding_window_size": 700}), "config: swa_max_total_num_tokens is "),
         ("sglang", _config(**WINDOWS), "config.sliding_window_size: pools for windows are simulated by the rules"),
     ],

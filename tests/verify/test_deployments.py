@@ -116,6 +116,23 @@ def test_a_trace_says_what_prompts_share(deployment: Path, tmp_path: Path) -> No
         verify_deployment(deployment, [other], trace="chat-multiturn")
 
 
+def test_prompts_that_begin_alike_are_named(deployment: Path, tmp_path: Path) -> None:
+    """A system prompt that the file does not tell: no step is faster than the profile says."""
+    sent = random_requests()
+    alike = sent.beginning_alike(400)
+    path = write_guidellm(tmp_path / "m.json", served(deployment, alike))
+    verification = verify_deployment(deployment, [path])
+    assert verification.diagnosis.terms == ("shared",)
+    assert verification.diagnosis.correction.shared == pytest.approx(400 / sent.input_tokens.mean(), rel=0.1)
+    assert "Prompts begin alike" in verification.findings[0]
+    assert "--trace" in verification.findings[0]
+    assert verification.profiles == ()
+    fast = write_guidellm(tmp_path / "f.json", served(deployment, sent, Correction(prefill=0.7)))
+    other = verify_deployment(deployment, [fast]).diagnosis
+    assert other.terms == ("prefill",)
+    assert other.correction.prefill == pytest.approx(0.7, rel=0.02)
+
+
 def test_a_summary_needs_the_trace(deployment: Path, tmp_path: Path) -> None:
     table = served(deployment, random_requests())
     path = write_vllm(tmp_path / "v.json", table, rate=2.0, detailed=False)

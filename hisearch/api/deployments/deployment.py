@@ -91,6 +91,9 @@ class SimulatedDeployment(SimulatedRun):
                 "requests": int(workers.requests[worker]),
                 "steps": int(workers.steps[worker]),
                 "utilisation": float(workers.busy_s[worker] / present_s[worker]) if present_s[worker] else 0.0,
+                "busiest_group_utilisation": float(workers.busiest_s[worker] / present_s[worker])
+                if present_s[worker]
+                else 0.0,
                 "prefill_tokens": int(workers.prefill_tokens[worker]),
                 "decode_tokens": int(workers.decode_tokens[worker]),
                 "hit_tokens": int(hits[worker]),
@@ -135,6 +138,7 @@ class SimulatedDeployment(SimulatedRun):
                     "mean_workers": mean,
                     "requests": sum(row["requests"] for row in pool_workers),
                     "utilisation": used_s / (mean * span_s) if mean * span_s > 0 else 0.0,
+                    "busiest_group_utilisation": max(row["busiest_group_utilisation"] for row in pool_workers),
                     "prefill_tokens": sum(row["prefill_tokens"] for row in pool_workers),
                     "decode_tokens": sum(row["decode_tokens"] for row in pool_workers),
                     "hit_tokens": sum(row["hit_tokens"] for row in pool_workers),

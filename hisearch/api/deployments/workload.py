@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -89,6 +89,47 @@ def load_trace(
         if given:
             raise ValueError(f"{name} is for trace files; {ref} is a workload, which says its own")
     return _only(load_document(workload, seed=seed, limit=limit, skip_bad=skip_bad), models)
+
+
+class SeededTraces(NamedTuple):
+    """A workload under several seeds. draws: how many of them are a recording's sessions, drawn anew."""
+
+    traces: tuple[CompiledTrace, ...]
+    draws: int
+
+
+def load_traces(
+    ref: str | Path, seeds: Sequence[int], *, limit: int | None = None, catalogue: Catalogue | None = None
+) -> SeededTraces:
+    """A workload as each seed draws it.
+
+    The first seed's is that of ``load_trace``. A trace file is the same for every seed. So further seeds draw its
+    sessions anew (``traces.changes.bootstrap``), by its schemes in turn, where it has sessions to draw from.
+
+    Args:
+        ref: see ``find_workload``.
+        seeds: at least one.
+        limit: keep the first requests only.
+        catalogue: where names are looked up.
+
+    Raises:
+        SpecError, TraceError: with file, line and key.
+    """
+    from hisearch.traces.changes.bootstrap import resample, session_table
+    from hisearch.traces.sampling import stream
+
+    traces = tuple(load_trace(ref, seed=seed, limit=limit, catalogue=catalogue) for seed in seeds)
+    workload = find_workload(ref, catalogue)
+    table = session_table(traces[0]) if isinstance(workload, Path) or workload.spec.file is not None else None
+    if len(seeds) == 1 or table is None or len(table) == 1:
+        return SeededTraces(traces, 0)
+    drawn = [traces[0]]
+    for number, (trace, seed) in enumerate(zip(traces[1:], seeds[1:], strict=True)):
+        if trace.digest != table.trace.digest:  # starts of sessions, or moments within a second, are drawn by seed
+            table = session_table(trace)
+            assert table is not None  # it has the same sessions
+        drawn.append(resample(table, table.schemes[number % len(table.schemes)], stream("sessions drawn anew", seed)))
+    return SeededTraces(tuple(drawn), len(drawn) - 1)
 
 
 def generator_of(ref: str | Path, catalogue: Catalogue | None = None) -> GeneratorSpec | None:

@@ -39,19 +39,20 @@ class Asked(NamedTuple):
 def choose_on(engine: str | None, trials: Sequence[Trial], asked: Asked) -> Choice | None:
     """The first on an engine, or on any, by the study's rule, of those likely enough as far as known; None without any.
 
-    What is known to be too unlikely is left out while anything else is there: by its draws, or because the search for
-    the recommendation, in the order of the rule, had rejected it. What is known to be likely enough comes first.
+    Left out while anything else is there is what is too unlikely by its draws, and what comes before the recommendation
+    in the order of the rule: the search took none of these for likely enough. What is known to be likely enough comes
+    first.
     """
     known = asked.confidence
     number = asked.best.number if asked.best is not None else None
     meeting = [t for t in trials if t.meets_slo and (engine is None or engines_of(t.deployment) == {engine})]
-    choices, rejected = meeting, set[int]()
+    choices, passed = meeting, set[int]()
     if asked.required is not None:
         chances = {trial.number: known.chance_of(trial.number, number) for trial in meeting}
-        rejected = _rejected(trials, asked)
-        rejected |= {n for n, chance in chances.items() if chance is not None and _highest(chance) < asked.required}
+        passed = _passed_over(trials, asked)
+        unlikely = {n for n, chance in chances.items() if chance is not None and _highest(chance) < asked.required}
         likely = [t for t in meeting if (chance := chances[t.number]) and chance.value >= asked.required - 1e-9]
-        choices = likely or [t for t in meeting if t.number not in rejected] or meeting
+        choices = likely or [t for t in meeting if t.number not in passed | unlikely] or meeting
     trial = _first(choices, asked)
     if trial is None:
         return None
@@ -61,9 +62,9 @@ def choose_on(engine: str | None, trials: Sequence[Trial], asked: Asked) -> Choi
         words = f"the widest margin, as for the rule {rule.rule} no other load of it was simulated"
     if limit is not None and price_of(trial) > limit:
         words = f"its price, as none is within the ${limit:,.2f} per hour of the rule {rule.rule}"
-    likelihood = (
-        "" if asked.required is None else _likely(known.chance_of(trial.number, number), trial.number in rejected)
-    )
+    likelihood = ""
+    if asked.required is not None:
+        likelihood = _likely(known.chance_of(trial.number, number), trial.number in passed, rule)
     required = "" if asked.required is None else f", where {format_percent(asked.required)} are required"
     on_engine = f" on {engine}" if engine else ""
     count = counted(len(meeting), "deployment")
@@ -92,8 +93,12 @@ def _first(trials: Sequence[Trial], asked: Asked) -> Trial | None:
     return None if recommendation is None else recommendation.trial
 
 
-def _rejected(trials: Sequence[Trial], asked: Asked) -> set[int]:
-    """Numbers of the trials that come before a recommendation with the required probability: they lack it."""
+def _passed_over(trials: Sequence[Trial], asked: Asked) -> set[int]:
+    """Numbers of the trials that come before a recommendation with the required probability, by the rule.
+
+    The search rejected them under draws, or for margins no wider than a rejected one's
+    (``search.confidence.assurance``). Which of both, and how many draws they missed, is not kept.
+    """
     best = asked.best
     if best is None or asked.confidence.satisfied is not True:
         return set()
@@ -107,7 +112,13 @@ def _highest(chance: Chance) -> float:
     return chance.value if chance.ends is None else chance.ends[1]
 
 
-def _likely(chance: Chance | None, rejected: bool) -> str:
+def _likely(chance: Chance | None, passed: bool, rule: RecommendSpec) -> str:
+    """What is known of a trial's probability. passed: the search passed it over."""
     if chance is not None:
         return f"; it is {format_chance(chance)} likely to meet it"
-    return f"; {'it was too unlikely' if rejected else 'how likely it is was not looked into'}"
+    if passed:
+        return (
+            f"; it comes before the recommendation by the rule {rule.rule}, and that is the first that was found "
+            "likely enough; its own probability is not known"
+        )
+    return "; how likely it is was not looked into"

@@ -277,9 +277,14 @@ def _show(checkup: Checkup, fits: list[Fit], problems: list[str], warnings: list
 
 def _assumed(kind: str | None, fits: list[Fit]) -> str:
     """The settings assumed by the table's figures."""
+    from hisearch.specs.wording import listed
+
     fractions = ", ".join(sorted({f"{fit.memory_fraction:g}" for fit in fits}))
     text = "KV capacity of one replica's accelerators, of each attention group (DP), at memory fraction "
     text += f"{fractions}, without host memory"
+    if longest := {fit.request_tokens for fit in fits if fit.ok and fit.request_tokens}:
+        lengths = listed([f"{tokens:,}" for tokens in sorted(longest)])
+        text += f"; of models with sliding windows, in requests of {lengths} tokens"
     if kind == "Deployment":
         return f"{text}."
     return (

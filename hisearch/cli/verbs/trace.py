@@ -114,6 +114,9 @@ def import_(
             min=2, help="Leave out requests of more tokens, prompt and declared output, and turns after them."
         ),
     ] = None,
+    cancelled: Annotated[
+        str, typer.Option(help="Cancelled requests: keep (with the tokens that they have) or leave_out.")
+    ] = "keep",
     model: _Model = None,
     as_json: options.Json = False,
 ) -> None:
@@ -124,9 +127,15 @@ def import_(
 
     check_format(trace_format)
     options.check_choice("--time-unit", time_unit, options.TIME_UNITS)
+    options.check_choice("--cancelled", cancelled, ("keep", "leave_out"))
     mapping = parse_columns(columns or ())
     reading = {"format": trace_format, "skip_bad": skip_bad, "columns": mapping, "time_unit": time_unit}
-    reading |= {"history": history, "max_tokens": max_tokens, "adapters": parse_adapters(adapters or ())}
+    reading |= {
+        "history": history,
+        "max_tokens": max_tokens,
+        "cancelled": cancelled,
+        "adapters": parse_adapters(adapters or ()),
+    }
     spec = TraceFileSpec.model_validate({"path": str(source)} | reading)
     trace = _asking(read_trace(source, spec, seed=seed), model)
     _write(trace if limit is None else first_requests(trace, limit), out, as_json)

@@ -203,6 +203,8 @@ def _text(figure: str, value: float) -> str:
 
 
 def _alone(name: str, value: float) -> str:
+    from hisearch.verify.findings import SHARES
+
     if name == "front_end_s":
         return f"{1e3 * value:+.3g} ms"
-    return format_percent(value) if name == "hits_lost" else f"x {value:.3g}"
+    return format_percent(value) if name in SHARES else f"x {value:.3g}"

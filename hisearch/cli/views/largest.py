@@ -133,7 +133,8 @@ def _chances(sure: AssuredRate) -> str:
         ended = f" (not refined{_ENDED_EARLY[sure.ended]})" if sure.ended else ""
         hold = f"{edge}{_held(sure.probability, sure)} hold the headline's rate{ended}"
         return (
-            f"{hold}. Each draw is one steady state: `size --rate` draws traffic and prices too, and may ask for more"
+            f"{hold}. Each draw is one steady state: `size --rate` draws traffic too, for as long as it is asked of, "
+            "and may ask for a replica more or less"
         )
     if sure.ended:
         return f"{edge}which rate {format_percent(sure.at_least)} hold was not found{_ENDED_EARLY[sure.ended]}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hisearch.api.deployments.deployment import SimulatedDeployment
 from hisearch.api.deployments.steps_off import StepsOff
@@ -338,6 +339,7 @@ def _show_pools(simulated: SimulatedDeployment) -> None:
             "workers": significant(row["mean_workers"]),
             "requests": f"{row['requests']:,}",
             "time in steps": percent(row["utilisation"]),
+            **_busiest_group(simulated, row),
             "prompt tokens": f"{row['prefill_tokens']:,}",
             "tokens in decodes": f"{row['decode_tokens']:,}",
             "watts": significant(row["mean_w"]),
@@ -346,6 +348,13 @@ def _show_pools(simulated: SimulatedDeployment) -> None:
         for row in simulated.pools()
     ]
     output.records(rows, text=("pool", "role"))
+
+
+def _busiest_group(simulated: SimulatedDeployment, row: Mapping[str, Any]) -> dict[str, str]:
+    """A column for attention groups, whose mean is the time in steps; none where no worker has several."""
+    if all(pool.plan.split.attention_data == 1 for pool in simulated.fleet.pools):
+        return {}
+    return {"of the busiest group": percent(row["busiest_group_utilisation"])}
 
 
 def _show_workers(simulated: SimulatedDeployment) -> None:
@@ -357,6 +366,7 @@ def _show_workers(simulated: SimulatedDeployment) -> None:
             "requests": f"{row['requests']:,}",
             "steps": f"{row['steps']:,}",
             "time in steps": percent(row["utilisation"]),
+            **_busiest_group(simulated, row),
             "HBM hits": f"{row['hit_tokens']:,}",
             **({"loaded back": f"{row['host_hit_tokens']:,}"} if simulated.plan.tiers else {}),
             "preemptions": f"{row['preemptions']:,}",

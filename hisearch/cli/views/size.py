@@ -101,7 +101,7 @@ def _outlook(result: StudyResult, asked: Asked) -> dict[str, str]:
     rows = {
         "chance": _chance(result),
         "energy": ", ".join(energy_words(result.report_input())),
-        "headroom": _headroom(result, asked),
+        "headroom": _headroom(result, asked) + _asked_in_reverse(result, asked),
         "held back by": _held_back(limiting(result)),
         "next cheaper": _cheaper(result),
         "with a spare": _spare(result),
@@ -207,6 +207,18 @@ def _headroom(result: StudyResult, asked: Asked) -> str:
     if math.isfinite(capacity.infeasible_load):
         return f"{text}, no longer at {capacity.infeasible_load:.3g} ×"
     return f"{text}; more was not tried"
+
+
+def _asked_in_reverse(result: StudyResult, asked: Asked) -> str:
+    """Why the largest rate of the same accelerators may be another; "" where that cannot be asked."""
+    known, best = result.confidence, result.recommendation
+    if best is None or asked.question.rate is None or known is None or known.chance is None:
+        return ""
+    pools = best.trial.deployment.pools
+    have = f"{pools[0].accelerator}:{sum(pool.accelerators for pool in pools)}"
+    return (
+        f". `size --have {have}` draws step times alone, in a steady state: its rate may tell of a replica more or less"
+    )
 
 
 def _held_back(limit: Limiting | None) -> str:

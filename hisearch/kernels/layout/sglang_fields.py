@@ -69,9 +69,12 @@ CONFIG: list[tuple[str, str]] = [
     ("preempts", "i8"),  # priority scheduling: urgent requests preempt running ones
     ("priority_sign", "i8"),  # 1: lower priority values are more urgent; -1: higher ones
     ("preemption_threshold", "i8"),
-    # Tokens that a layer with a window sees besides the newest; 0: there is no pool for windows.
-    ("window_tokens", "i8"),
-    ("window_capacity_pages", "i8"),
+    ("component", "i8"),  # what has a pool besides full attention's (see ``layout.components``)
+    ("other_capacity", "i8"),  # of that pool, in its units
+    ("window_tokens", "i8"),  # that a layer with a window sees besides the newest; 0: there is no pool for windows
+    ("state_slots", "i8"),  # states of a request besides its own, between which it keeps those for the tree; 0: none
+    ("state_grid_tokens", "i8"),  # prompts leave states for the tree behind multiples of so many tokens
+    ("state_interval_tokens", "i8"),  # decodes at multiples of so many
     ("keys_pairs", "i8"),  # drafted tokens of a head: keys of the tree are pairs of tokens, one less than tokens
     *fields_of("sglang"),  # whether each dated rule holds
 ]

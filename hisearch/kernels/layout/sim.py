@@ -20,6 +20,7 @@ import numpy as np
 from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.kernels.core.handle import Array, Handle, Record
 from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import components as cl
 from hisearch.kernels.layout import (
     decode_fields,
     ordered_fields,
@@ -32,7 +33,6 @@ from hisearch.kernels.layout import (
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import kv_groups as gl
 from hisearch.kernels.layout import tiers as tl
-from hisearch.kernels.layout import windows as wl
 from hisearch.kernels.layout.costs import Costs
 from hisearch.kernels.layout.fleet import Fleet, Trace
 from hisearch.kernels.layout.log import ENTRY_LOG, OUTPUT_LOG, STEP_LOG
@@ -278,8 +278,8 @@ class Sim(Handle):
         the path, and one past the number of its last block; path (2, blocks of the longest path): scratch. Of LMCache's
         T tiers: writes (stores behind host memory, writes): rings; groups (L, slots); worker_stores (W, T): each
         worker's block table in each tier; matched_chunks_in (N, T): chunks that a request's look-up matched there.
-    window_pools (V,), window_nodes (of nodes), window_requests (N,): SGLang's pool for layers with a window; of length
-        1 where there is none.
+    other_pools (V,), other_nodes (of nodes), other_requests (N,): SGLang's pool besides full attention's; of length 1
+        where there is none.
     kv_groups: groups of KV blocks under vLLM; of length 1 where there is only one group: kv_pools (W,), kv_blocks
         (W, blocks), kv_buckets (W, a power of two), held (N,) and kv_tables (W max_running, pages of all groups):
         blocks of running requests, with next_tables (W max_running,), the list of free tables.
@@ -358,9 +358,9 @@ class Sim(Handle):
         "groups": Array(tl.GROUP, 2),
         "worker_stores": Array("i4", 2),
         "matched_chunks_in": Array("i8", 2),
-        "window_pools": Array(wl.POOL, 1),
-        "window_nodes": Array(wl.NODE, 1),
-        "window_requests": Array(wl.REQUEST, 1),
+        "other_pools": Array(cl.POOL, 1),
+        "other_nodes": Array(cl.NODE, 1),
+        "other_requests": Array(cl.REQUEST, 1),
         "kv_groups": Record(gl.GROUPS),
         "kv_pools": Array(gl.POOL, 1),
         "kv_blocks": Array(gl.BLOCK, 2),

@@ -8,12 +8,12 @@ from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.hicache import nodes as hicache_nodes
 from hisearch.kernels.hicache import prefetch
 from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import components as cl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.sglang import memory, running
+from hisearch.kernels.sglang.components import state_requests, window_requests
 from hisearch.kernels.sglang.memory import CLIP_OUTPUT_TOKENS
-from hisearch.kernels.sglang.windows import requests as window_requests
-from hisearch.kernels.sglang.windows import tree as windows
 from hisearch.kernels.traffic import lists
 
 # Verdicts: go on; memory is short, so that the batch is marked full; a budget of the pass is used up.
@@ -159,10 +159,14 @@ def _goes(sim, w, tokens, limit, cut):
 @kernel
 def _look_up(sim, w, r, limit):
     """Match at most ``limit`` known tokens of ``r``: (tokens, node at their end)."""
-    if not sim.config.window_tokens:
+    if not sim.config.component:
         return radix.walk(sim, sim.workers[w].cache_id, lists.path_end(sim, r), limit)
-    tokens, d, full = windows.walk(sim, sim.workers[w].cache_id, lists.path_end(sim, r), limit)
-    sim.window_requests[r].branch_tokens = full if full > tokens else 0
+    tokens, d, full = prefixes.walk_components(sim, w, lists.path_end(sim, r), limit)
+    branch = full
+    if sim.config.component == cl.STATES:
+        branch = full // sim.config.state_grid_tokens * sim.config.state_grid_tokens
+        state_requests.copy_matched(sim, w, r, d)
+    sim.other_requests[r].branch_tokens = branch if branch > tokens else 0
     return tokens, d
 
 

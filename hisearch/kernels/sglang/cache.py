@@ -1,4 +1,4 @@
-"""SGLang's prefix cache: with a host tier (``hicache``), with a pool of windows (``windows``), or ``radix`` alone."""
+"""SGLang's prefix cache: with a host tier (``hicache``), over two pools (``components``), or ``radix`` alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hisearch.kernels.hicache import hicache
 from hisearch.kernels.hicache import memory as hicache_memory
 from hisearch.kernels.hicache import nodes as hicache_nodes
 from hisearch.kernels.layout import agents as al
-from hisearch.kernels.sglang.windows import requests as window_requests
-from hisearch.kernels.sglang.windows import tree as windows
+from hisearch.kernels.layout import components as cl
+from hisearch.kernels.sglang.components import states, unified, window_requests, windows
 
 
 @kernel
@@ -19,10 +19,19 @@ def walk(sim, w, trace_node, limit):
     if sim.config.hicache:
         tokens, d, _, _ = hicache_nodes.walk(sim, w, trace_node, limit)
         return tokens, d
-    if sim.config.window_tokens:
-        tokens, d, _ = windows.walk(sim, sim.workers[w].cache_id, trace_node, limit)
+    if sim.config.component:
+        tokens, d, _ = walk_components(sim, w, trace_node, limit)
         return tokens, d
     return radix.walk(sim, sim.workers[w].cache_id, trace_node, limit)
+
+
+@kernel
+def walk_components(sim, w, trace_node, limit):
+    """As ``walk`` over two pools: (tokens that can be reused, node at their end, tokens that full attention has)."""
+    v = sim.workers[w].cache_id
+    if sim.config.component == cl.WINDOWS:
+        return windows.walk(sim, v, trace_node, limit)
+    return states.walk(sim, v, trace_node, limit)
 
 
 @kernel
@@ -51,8 +60,8 @@ def ensure_free_pages(sim, w, pages):
     """If fewer than ``pages`` are free, evict, as far as possible (see ``radix``)."""
     if sim.config.hicache:
         hicache_memory.ensure_free_pages(sim, w, pages)
-    elif sim.config.window_tokens:
-        windows.ensure_free_pages(sim, sim.workers[w].cache_id, pages)
+    elif sim.config.component:
+        unified.ensure_free_pages(sim, sim.workers[w].cache_id, pages)
     else:
         radix.ensure_free_pages(sim, sim.workers[w].cache_id, pages)
 
@@ -61,14 +70,14 @@ def ensure_free_pages(sim, w, pages):
 def some_evictable(sim, w):
     """Whether anything can be evicted."""
     v = sim.workers[w].cache_id
-    return eviction.some(sim, v) or (sim.config.window_tokens > 0 and sim.window_pools[v].evictable_pages > 0)
+    return eviction.some(sim, v) or (sim.config.window_tokens > 0 and sim.other_pools[v].evictable > 0)
 
 
 @kernel
 def free_pages(sim, w):
     """Pages that can be taken: with a pool for windows, that both have."""
     free = sim.trees[sim.workers[w].cache_id].free_pages
-    return min(free, sim.window_pools[sim.workers[w].cache_id].free_pages) if sim.config.window_tokens else free
+    return min(free, sim.other_pools[sim.workers[w].cache_id].free) if sim.config.window_tokens else free
 
 
 @kernel
@@ -76,22 +85,26 @@ def take_pages(sim, w, pages):
     """Take free pages, of full attention and of windows."""
     sim.trees[sim.workers[w].cache_id].free_pages -= pages
     if sim.config.window_tokens:
-        sim.window_pools[sim.workers[w].cache_id].free_pages -= pages
+        sim.other_pools[sim.workers[w].cache_id].free -= pages
 
 
 @kernel
 def lock(sim, w, r, d):
-    """Let ``r`` hold the path to node ``d``, and the window before its end."""
+    """Let ``r`` hold the path to node ``d``, and the window before its end or its state."""
     radix.lock(sim, sim.workers[w].cache_id, d)
-    if sim.config.window_tokens:
+    if sim.config.component == cl.WINDOWS:
         window_requests.lock(sim, w, r, d)
+    elif sim.config.component == cl.STATES:
+        states.lock(sim, sim.workers[w].cache_id, d)
 
 
 @kernel
 def unlock(sim, w, r, d):
     """Let ``r`` release it."""
-    if sim.config.window_tokens:
+    if sim.config.component == cl.WINDOWS:
         window_requests.unlock(sim, w, r, d)
+    elif sim.config.component == cl.STATES:
+        states.unlock(sim, sim.workers[w].cache_id, d)
     radix.unlock(sim, sim.workers[w].cache_id, d)
 
 

@@ -22,9 +22,9 @@ from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import decode, gaps, idle, inbox, memory, order, running
 from hisearch.kernels.sglang import log as step_log
+from hisearch.kernels.sglang.components import unified
 from hisearch.kernels.sglang.decode import initial_ratio
 from hisearch.kernels.sglang.prefill import form_prefill
-from hisearch.kernels.sglang.windows import tree as windows
 from hisearch.kernels.traffic import heaps, lists
 
 
@@ -368,8 +368,8 @@ def engine_entry(sim, op, w, r, now):
         servers.take_in(sim, w, r, now)
     else:
         radix.reset(sim, w, sim.config.capacity_pages)
-        if sim.config.window_tokens:
-            windows.reset(sim, w)
+        if sim.config.component:
+            unified.reset(sim, w)
         if sim.config.hicache:
             hicache.reset(sim, w)
             storage.reset(sim, w)

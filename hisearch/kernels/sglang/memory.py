@@ -12,10 +12,11 @@ from hisearch.kernels.cache import radix, tree
 from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.hicache import copies as hicache_copies
 from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import components as cl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.sglang import drafted
-from hisearch.kernels.sglang.windows import requests as window_requests
+from hisearch.kernels.sglang.components import state_requests, window_requests
 from hisearch.kernels.traffic import lists
 
 #: Output tokens that admission reserves per request at most (CLIP_MAX_NEW_TOKENS).
@@ -65,10 +66,13 @@ def _insert(sim, w, r, trace_node, tokens, chunk):
 
 
 @kernel
-def _keep_windows(sim, w, r, finished):
-    """Move full pages of ``r`` to a tree with a pool for windows; ``r`` keeps holding them."""
+def _keep_components(sim, w, r, finished):
+    """Move full pages of ``r`` to a tree over two pools; ``r`` keeps holding them."""
     request = sim.requests[r]
-    tokens = window_requests.keep(sim, w, r, request.inserted_tokens, finished)
+    if sim.config.component == cl.WINDOWS:
+        tokens = window_requests.keep(sim, w, r, request.inserted_tokens, finished)
+    else:
+        tokens = state_requests.keep(sim, w, r, request.inserted_tokens, finished)
     request.inserted_tokens = max(request.inserted_tokens, tokens)
 
 
@@ -81,8 +85,8 @@ def keep_unfinished(sim, w, r, chunk):
     if not sim.config.prefix_caching:
         return
     request = sim.requests[r]
-    if sim.config.window_tokens:
-        _keep_windows(sim, w, r, False)
+    if sim.config.component:
+        _keep_components(sim, w, r, False)
         return
     tokens = tree.floor_page(sim, request.computed - sim.config.keys_pairs)
     trace_node = lists.path_at(sim, w, r, tokens) if chunk else lists.path_end(sim, r)
@@ -104,8 +108,10 @@ def drop(sim, w, r):
     request = sim.requests[r]
     pages = lists.pages(sim, max(request.computed, request.reserved_tokens))
     sim.trees[sim.workers[w].cache_id].free_pages += pages - request.locked_tokens // sim.config.page_tokens
-    if sim.config.window_tokens:
+    if sim.config.component == cl.WINDOWS:
         window_requests.drop(sim, w, r, pages)
+    elif sim.config.component == cl.STATES:
+        state_requests.drop(sim, w, r)
     radix.unlock(sim, sim.workers[w].cache_id, request.node)
     request.node = sim.workers[w].cache_id
     request.locked_tokens = 0
@@ -117,8 +123,8 @@ def drop(sim, w, r):
 def keep_finished(sim, w, r):
     """Finish ``r``: move full pages to the tree, free the rest."""
     request = sim.requests[r]
-    if sim.config.prefix_caching and sim.config.window_tokens:
-        _keep_windows(sim, w, r, True)
+    if sim.config.prefix_caching and sim.config.component:
+        _keep_components(sim, w, r, True)
     elif sim.config.prefix_caching:
         tokens = tree.floor_page(sim, request.computed - sim.config.keys_pairs)
         present, _ = _insert(sim, w, r, lists.path_end(sim, r), tokens, False)

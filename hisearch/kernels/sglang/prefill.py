@@ -7,16 +7,19 @@ from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.hicache import copies as hicache_copies
 from hisearch.kernels.hicache import storage
 from hisearch.kernels.layout import agents as al
+from hisearch.kernels.layout import components as cl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import admission, order, retraction, running
 from hisearch.kernels.sglang import cache as prefixes
-from hisearch.kernels.sglang.windows import requests as window_requests
+from hisearch.kernels.sglang.components import state_requests, window_requests
 from hisearch.kernels.traffic import lists
 
 
 @kernel
 def _take_prompt_pages(sim, w, entries, size, now):
     page = sim.config.page_tokens
+    if sim.config.component == cl.STATES:
+        state_requests.take_slots(sim, w, entries, size)
     tokens = 0
     pages = 0
     for k in range(size):
@@ -63,7 +66,10 @@ def _admit_waiting(sim, w, now):
             if not ready:
                 r = after
                 continue
+        admitted = worker.batch_size
         verdict = admission.try_admit(sim, w, r, now)
+        if sim.config.component == cl.STATES and worker.batch_size == admitted:
+            state_requests.drop(sim, w, r)
         if verdict == admission.NO_TOKEN:
             # With a host tier, memory may be short only while copies hold it.
             always = not sim.config.hicache and not sim.config.full_if_occupied
@@ -154,4 +160,6 @@ def _decodes_join(sim, w, now):
     if sim.config.objects:
         prefixes.ensure_pages_for_step(sim, w, needed_pages, now)
     running.take_decode_pages(sim, w)
+    if sim.config.component == cl.STATES:
+        running.pass_untracked(sim, w)
     return True

@@ -27,8 +27,8 @@ from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.sglang import drafted, gaps, memory
+from hisearch.kernels.sglang.components import state_requests, window_requests
 from hisearch.kernels.sglang.memory import CLIP_OUTPUT_TOKENS
-from hisearch.kernels.sglang.windows import requests as window_requests
 from hisearch.kernels.traffic import heaps, lists
 
 
@@ -329,6 +329,18 @@ def slide_windows(sim, w):
         request = sim.requests[r]
         if request.outcome != la.FINISHED and request.joined_step < sim.workers[w].clock:
             window_requests.slide(sim, w, r, sim.trace.input_tokens[r] + known_generated(sim, w, r))
+        r = request.next
+
+
+@kernel
+def pass_untracked(sim, w):
+    """Note that the decoding requests take part in a mixed step, which leaves no states of theirs for the tree."""
+    r = sim.workers[w].running_head
+    while r >= 0:
+        request = sim.requests[r]
+        if request.outcome != la.FINISHED:
+            tokens = sim.trace.input_tokens[r] - request.cut_tokens + lists.generated_tokens(sim, w, r)
+            state_requests.pass_untracked(sim, r, tokens, request.joined_step == sim.workers[w].clock)
         r = request.next
 
 

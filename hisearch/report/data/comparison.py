@@ -21,11 +21,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hisearch.report.data.intervals import CONFIDENCE, bootstrap_interval, paired_interval
 from hisearch.score.stated import USUAL, spoken_of, stated
 from hisearch.score.terms import Check, check_to_dict
-
-#: Share of the seeds' differences that an interval holds.
-CONFIDENCE = 0.95
 
 #: Figures that are compared, with the better direction: +1 more, -1 less, 0 neither. A latency's p99 is replaced
 #: by the percentiles that the SLO states, if any.
@@ -62,10 +60,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Figure:
-    """A metric on both sides, means over the seeds.
+    """A metric on both sides: means over the seeds, or of a recording as it is.
 
-    low, high: of the difference B - A, at ``CONFIDENCE``; None of one seed. better: which side is, "unsure" where the
-    interval holds 0, "neither" where no direction is better.
+    low, high: of the difference B - A, at ``CONFIDENCE``; None where seeds do not vary it, or of one seed. better:
+    which side is, "unsure" where the interval holds 0, "neither" where no direction is better.
     """
 
     name: str
@@ -149,8 +147,9 @@ class Comparison:
     """A whole comparison.
 
     kind: of the sides. workload: as text. same_workload: both sides saw the same requests. seeds: of both sides'
-    simulations. question: how the runs' studies differ. changes: how the deployments differ. models: figures by
-    model, where a side serves several. notes: for the reader.
+    simulations. draws: how many of them draw a recording anew; the first has it as it is. question: how the runs'
+    studies differ. changes: how the deployments differ. models: figures by model, where a side serves several. notes:
+    for the reader.
     """
 
     kind: Literal["deployments", "runs"]
@@ -168,6 +167,7 @@ class Comparison:
     fronts: Fronts | None
     notes: tuple[str, ...]
     models: tuple[ModelFigures, ...] = ()
+    draws: int = 0
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -200,6 +200,7 @@ def compare_figures(
     slo_metrics: Iterable[str] = (),
     *,
     kept_up: bool = False,
+    recorded: bool = False,
 ) -> tuple[Figure, ...]:
     """Every figure of ``COMPARED`` that both sides have.
 
@@ -209,6 +210,7 @@ def compare_figures(
         slo_metrics: metrics of the latencies that the SLO bounds, as ``score.stated.stated`` gives them.
         kept_up: both sides kept up with arrivals that do not wait for them. Then the load decides how much is served
             per second, and rates over a finite trace differ by how long its last requests take.
+        recorded: the first pair is of a recording, the others are of draws of it, see ``bootstrap_interval``.
     """
     by_load = {"throughput_rps"} if kept_up else set()
     if kept_up and all(m.get("attainment") == other.get("attainment") for m, other in zip(a, b, strict=True)):
@@ -216,7 +218,9 @@ def compare_figures(
     stated_names = [name for name in slo_metrics if all(name in metrics for metrics in (*a, *b))]
     names = [name for name in _compared(stated_names) if all(name in metrics for metrics in (*a, *b))]
     return tuple(
-        _figure(name, [m[name] for m in a], [m[name] for m in b], 0 if name in by_load else COMPARED.get(name, -1))
+        _figure(
+            name, [m[name] for m in a], [m[name] for m in b], 0 if name in by_load else COMPARED.get(name, -1), recorded
+        )
         for name in names
         if not all(math.isnan(m[name]) for m in (*a, *b))
     )
@@ -231,39 +235,22 @@ def _compared(stated_names: Sequence[str]) -> Iterator[str]:
         yielded.update(instead)
 
 
-def _figure(name: str, a: Sequence[float], b: Sequence[float], direction: int) -> Figure:
-    low, high = paired_interval(a, b)
-    mean_a, mean_b = float(np.mean(a)), float(np.mean(b))
-    return Figure(name, mean_a, mean_b, low, high, _better(direction, mean_b - mean_a, low, high))
+def _figure(name: str, a: Sequence[float], b: Sequence[float], direction: int, recorded: bool) -> Figure:
+    low, high = bootstrap_interval(a, b) if recorded else paired_interval(a, b)
+    at_a, at_b = (float(values[0] if recorded else np.mean(values)) for values in (a, b))
+    return Figure(name, at_a, at_b, low, high, _better(direction, at_b - at_a, low, high))
 
 
 def _better(direction: int, difference: float, low: float | None, high: float | None) -> Better:
     if math.isnan(difference):  # both infinite, or undefined on one side
         return "unsure"
-    spread = low is not None and high is not None and high > low
-    if difference == 0.0 and not spread:
+    if difference == 0.0 and low is None:
         return "same"
     if direction == 0:
         return "neither"
     if low is not None and high is not None and low <= 0.0 <= high:
         return "unsure"
     return "B" if difference * direction > 0 else "A"
-
-
-def paired_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float | None, float | None]:
-    """Student's interval of the mean of b - a at ``CONFIDENCE``, pair by pair; (None, None) of fewer than two pairs.
-
-    Pairs share their random numbers, so common noise cancels. (None, None) also where a value is not finite.
-    """
-    from scipy.stats import t
-
-    if len(a) < 2 or not all(math.isfinite(value) for value in (*a, *b)):
-        return None, None
-    differences = np.asarray(b, float) - np.asarray(a, float)
-    mean = float(differences.mean())
-    error = float(differences.std(ddof=1) / math.sqrt(len(differences)))
-    half = float(t.ppf(0.5 + CONFIDENCE / 2, len(differences) - 1)) * error
-    return mean - half, mean + half
 
 
 @dataclass(frozen=True)

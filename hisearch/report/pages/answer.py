@@ -94,7 +94,9 @@ def _accelerators(trial: Trial) -> BigFact:
         together[pool.accelerator] = together.get(pool.accelerator, 0) + pool.accelerators
     value = " + ".join(f"{count} × {name}" for name, count in together.items())
     lines = [
-        counted(pool.replicas, "replica") + (f", {pool.parallelism.short}" if pool.parallelism.ranks > 1 else "")
+        counted(pool.replicas, "replica")
+        + (f" for {pool.role}" if pool.role != "unified" else "")
+        + (f", {pool.parallelism.short}" if pool.parallelism.ranks > 1 else "")
         for pool in pools
     ]
     return BigFact("gpus", "Accelerators", value, "", tuple(dict.fromkeys(lines)))

@@ -16,6 +16,7 @@ from hisearch.score.stated import LATENCIES
 from hisearch.search.model.deployments import describe, hardware
 from hisearch.search.model.trial import Trial, metric_of, price_of
 from hisearch.search.select.recommend import is_near
+from hisearch.search.select.speculation import drafts_of
 from hisearch.specs.wording import SURE, format_percent
 
 Role = Literal["cheaper", "surer", "faster", "survives an update"]
@@ -30,7 +31,8 @@ class Trade(NamedTuple):
 
     trial: None where there is none, ``effect`` then says so, and where it was simulated without its spare replica.
     change: of the price, as text; "" without a deployment. effect: what it gives or takes, as text. hardware, line:
-    short and full description. verdict: whether it meets the SLO.
+    short and full description, the short one with drafted tokens where they are other than the recommendation's.
+    verdict: whether it meets the SLO.
     """
 
     role: Role
@@ -161,12 +163,19 @@ def _trade(role: Role, trial: Trial | None, data: ReportInput) -> Trade:
         f"{usd(price_of(trial))} an hour",
         price_change(trial, _best(data)),
         effect(trial, data),
-        hardware(trial.deployment),
+        _equipment(trial, data),
         describe(trial.deployment),
         verdict_on(
             trial.feasible, chance_of(trial.number, data), chances_known=chance_of(_best(data).number, data) is not None
         ),
     )
+
+
+def _equipment(trial: Trial, data: ReportInput) -> str:
+    """Its hardware, and its drafted tokens where the recommendation drafts otherwise."""
+    drafts, best = (drafts_of(of.deployment) for of in (trial, _best(data)))
+    changed = [] if drafts == best else [drafts or "without drafted tokens"]
+    return ", ".join([hardware(trial.deployment), *changed])
 
 
 def price_change(trial: Trial, best: Trial) -> str:

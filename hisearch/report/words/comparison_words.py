@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from hisearch.report.data.comparison import CONFIDENCE, PART_MEANINGS, Comparison, Driver, Figure, Side
+from hisearch.report.data.comparison import PART_MEANINGS, Comparison, Driver, Figure, Side
+from hisearch.report.data.intervals import CONFIDENCE
 from hisearch.report.words.templating import text
 from hisearch.report.words.terms import seconds, term_lines
 from hisearch.score.quantities import UNDEFINED, percent, significant, usd

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from hisearch.report.data.comparison import CONFIDENCE
+from hisearch.report.data.intervals import CONFIDENCE
 from hisearch.report.words.terms import far_off, seconds
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
 from hisearch.search.model.deployments import (

@@ -8,12 +8,14 @@ Notation
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from hisearch.base.dtypes import F8, I8
+from hisearch.search.model.reuse import HitCurve, Reuse
 from hisearch.specs.studies.slo import SloSpec
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
@@ -44,7 +46,8 @@ class Demand:
     every response takes all the time that the SLO allows, the last one too; 0 if the SLO sets no such time.
     scales_with_load: first turns arrive over some time, so a larger load is a denser one. input_tokens, new_tokens,
     output_tokens: shape (S,); new = input - hit. mean_context_tokens: see the module. unique_tokens: distinct tokens,
-    the contents of an unlimited cache.
+    the contents of an unlimited cache. reuse: what caches of limited size hit, by the number of caches among which
+    requests are dealt.
     """
 
     requests: int
@@ -57,6 +60,7 @@ class Demand:
     output_tokens: I8
     mean_context_tokens: float
     unique_tokens: int
+    reuse: Callable[[int], HitCurve]
 
     @property
     def ideal_hit_rate(self) -> float:
@@ -83,7 +87,10 @@ def measure_demand(
     served = _served(trace, window_tokens)
     inputs, outputs = arrays.input_tokens[served], arrays.output_tokens[served]
     hits = np.minimum(ideal_hit_tokens(trace, include_outputs=True)[served], inputs - 1)
-    rates = rates_of(_expected_arrivals(arrays, slo, load, served))
+    arrivals = _expected_arrivals(arrays, slo, load)
+    order = np.argsort(arrivals, kind="stable")
+    order = order[served[order]]
+    rates = rates_of(arrivals[order])
     context = (inputs + (outputs + 1) / 2.0) * outputs
     return Demand(
         requests=count,
@@ -96,6 +103,7 @@ def measure_demand(
         output_tokens=outputs,
         mean_context_tokens=float(context.sum() / outputs.sum()),
         unique_tokens=_unique_tokens(arrays, served),
+        reuse=Reuse(trace, order),
     )
 
 
@@ -127,11 +135,11 @@ def _unique_tokens(arrays: TraceArrays, served: Mask) -> int:
     return int(tokens[held].sum())
 
 
-def _expected_arrivals(arrays: TraceArrays, slo: SloSpec, load: float, served: Mask) -> F8:
-    """Sorted arrival times of the requests of a mask; predecessors are assumed to need half of what the SLO allows."""
+def _expected_arrivals(arrays: TraceArrays, slo: SloSpec, load: float) -> F8:
+    """Arrival times in the trace's order; predecessors are assumed to need half of what the SLO allows."""
     ttft_s = min((t.at_most_s / 2 for t in slo.terms if t.metric == "ttft_s"), default=_TTFT_GUESS_S)
     tpot_s = min((t.at_most_s / 2 for t in slo.terms if t.metric == "tpot_s"), default=_TPOT_GUESS_S)
-    return np.sort(_arrivals(arrays, load, ttft_s, tpot_s)[served])
+    return _arrivals(arrays, load, ttft_s, tpot_s)
 
 
 def _least_rps(arrays: TraceArrays, slo: SloSpec, load: float, served: Mask) -> float:

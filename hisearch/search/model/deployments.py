@@ -280,8 +280,9 @@ def format_devices(spec: DevicesSpec) -> str:
 
 
 def hardware(deployment: DeploymentSpec) -> str:
-    """``hardware_of`` all pools: ``2 × h200 + 3 × (4 × l40s, TP 4)``."""
-    return " + ".join(hardware_of(pool) for pool in deployment.pools)
+    """``hardware_of`` all pools: ``2 × h200 for prefill + 3 × (4 × l40s, TP 4) for decode``."""
+    roles = ("" if pool.role == "unified" else f" for {pool.role}" for pool in deployment.pools)
+    return " + ".join(f"{hardware_of(pool)}{role}" for pool, role in zip(deployment.pools, roles, strict=True))
 
 
 def hardware_of(pool: PoolSpec) -> str:

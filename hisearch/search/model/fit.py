@@ -14,7 +14,7 @@ from hisearch.latency.device_memory.constants import GIB
 from hisearch.latency.device_memory.loading import full_load
 from hisearch.latency.device_memory.plan import DoesNotFit
 from hisearch.latency.devices.build import DevicesRefused
-from hisearch.latency.sharding import InvalidParallelism
+from hisearch.latency.sharding import InvalidParallelism, window_layers
 from hisearch.search.model.deployments import format_devices, starting_memory_fraction
 from hisearch.simulate.plans.plan import ffn_accelerator_name, plan_pool_memory, worker_devices
 from hisearch.specs.base import DType, EngineName
@@ -36,7 +36,9 @@ class Fit:
     chunk_tokens, max_running_requests, memory_fraction: the settings used; of a study's chunk sizes and batch limits,
     those with the largest KV capacity.
     accelerator: with its attached devices.
-    kv_capacity_tokens: of one worker; 0 where it does not fit.
+    kv_capacity_tokens: of one worker, in requests of ``request_tokens`` tokens; 0 where it does not fit.
+    request_tokens: of models whose layers keep a window, the longest request: KV that is not kept takes no memory, set
+    aside (as under tiers) or not. 0 of other models, where a token's KV takes the same in every request.
     gib_short: GiB missing on each rank where nothing fits, for the nearest settings; infinite where the model cannot
     be split so, or the host has too few slots.
     pool: name of the deployment's pool; "" for a study.
@@ -60,6 +62,7 @@ class Fit:
     problem: str = ""
     note: str = ""
     pool: str = ""
+    request_tokens: int = 0
 
     @property
     def parallelism(self) -> Parallelism:
@@ -140,6 +143,7 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware, profile: Latenc
         engine.chunk_tokens,
         engine.max_running_requests,
         engine.memory_fraction,
+        request_tokens=model.max_context_tokens if window_layers(model) else 0,
     )
     host = pool.host or accelerator.host
     if host is not None and (problem := slots_problem(pool.parallelism, host, hardware.hosts[host].spec)):
@@ -154,7 +158,8 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware, profile: Latenc
         return replace(empty, gib_short=error.bytes_short / GIB, problem=str(error))
     except (InvalidParallelism, DevicesRefused) as error:
         return replace(empty, gib_short=math.inf, problem=str(error))
-    return replace(empty, kv_capacity_tokens=plan.least_kv_tokens, note=_loading_note(pool, model, accelerator))
+    tokens = int(plan.requests_tokens(model.max_context_tokens))
+    return replace(empty, kv_capacity_tokens=tokens, note=_loading_note(pool, model, accelerator))
 
 
 def _loading_note(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec) -> str:

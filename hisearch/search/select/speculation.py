@@ -13,9 +13,20 @@ from hisearch.specs.wording import listed
 
 
 def drafts_of(deployment: DeploymentSpec) -> str:
-    """``3 drafted tokens (mtp)`` of a deployment's pools; "" without any."""
+    """``3 drafted tokens (mtp)``, with the pools' names where others draft otherwise or not at all; "" without any."""
+    by_label: dict[str, list[str]] = {}
+    for pool in deployment.pools:
+        if pool.engine.speculation is not None:
+            by_label.setdefault(pool.engine.speculation.label, []).append(pool.name)
+    every = len(deployment.pools)
+    return listed(
+        [f"{label}{'' if len(names) == every else f' in {listed(names)}'}" for label, names in by_label.items()]
+    )
+
+
+def _labels(deployment: DeploymentSpec) -> tuple[str, ...]:
     drafts = [pool.engine.speculation for pool in deployment.pools]
-    return listed(list(dict.fromkeys(speculation.label for speculation in drafts if speculation is not None)))
+    return tuple(speculation.label for speculation in drafts if speculation is not None)
 
 
 def brief_speculation(chosen: Trial | None) -> str:
@@ -43,7 +54,7 @@ def describe_speculation(
                 f"Drafted tokens do not pay here: the cheapest found with them, {describe(best.deployment)}, {costs}."
             )
         return "Nothing with drafted tokens was found to meet the SLO." if others else ""
-    rests = [f"{warning}." for warning in chosen.warnings if warning.startswith(tuple(drafts.split(" and ")))]
+    rests = [f"{warning}." for warning in chosen.warnings if warning.startswith(_labels(chosen.deployment))]
     if best is not None:
         price = f"at ${price_of(best):,.2f} per hour, {_difference(best, chosen)}{likely(best)}"
         without = f"The cheapest found without them: {describe(best.deployment)} {price}."

@@ -150,7 +150,7 @@ def _size_prefill(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compi
 
     cold = at(0.0)
     workers = replicas_for(demand.peak_rps, cold.capacity_rps, most)
-    expected = at(expected_hit_rate(demand, kv_tokens * workers))
+    expected = at(expected_hit_rate(demand, pool, kv_tokens, workers))
     kindest = at(demand.ideal_hit_rate)
     shortfalls = {
         Shortfall.TTFT: kindest.ttft_s / ttft_bound(slo)[0],

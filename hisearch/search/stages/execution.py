@@ -296,8 +296,7 @@ def _expected(costs: CompiledCosts, pool: PoolSpec, kv_tokens: int, problem: Pro
         return of_worker(estimate(costs.seconds, pool.engine, kv_tokens, demand, slo, hit_rate), groups)
 
     workers = replicas_for(demand.peak_rps, at(0.0).capacity_rps, most)
-    # Attention groups find no hits in each other's caches.
-    return at(expected_hit_rate(demand, kv_tokens * workers))
+    return at(expected_hit_rate(demand, pool, kv_tokens, workers))
 
 
 def select(sized: Sequence[_Screened], keep: int) -> list[_Screened]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.kernels.layout import components as cl
 from hisearch.kernels.layout import kv_groups as gl
-from hisearch.kernels.layout import windows as wl
 from hisearch.latency.device_memory.kv_groups import admitted_pages
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.traces.compiled import TraceArrays
@@ -61,8 +61,23 @@ def _fields(settings: Any, workers: int, blocks: int, tables: int, columns: int,
     }
 
 
-def window_arrays(plan: WorkerPlan, trees: int, nodes: int, requests: int) -> dict[str, Any]:
-    """The fields of ``layout.Sim`` for SGLang's pool of windows; of length 1 where the plan has none.
+def component_settings(plan: WorkerPlan) -> dict[str, int]:
+    """The fields of ``layout.sim.CONFIG`` for SGLang's pool besides full attention's."""
+    names = (
+        "component", "other_capacity", "window_tokens", "state_slots", "state_grid_tokens", "state_interval_tokens",
+    )  # fmt: skip
+    windows, states = plan.windows, plan.states
+    values: tuple[int, ...] = (0,) * len(names)
+    if windows is not None:
+        capacity = windows.capacity_tokens // plan.engine.page_size
+        values = (cl.WINDOWS, capacity, windows.window_tokens, 0, 0, 0)
+    elif states is not None:
+        values = (cl.STATES, states.capacity, 0, states.slots, states.grid_tokens, states.interval_tokens)
+    return dict(zip(names, values, strict=True))
+
+
+def component_arrays(plan: WorkerPlan, trees: int, nodes: int, requests: int) -> dict[str, Any]:
+    """The fields of ``layout.Sim`` for that pool; of length 1 where the plan has none.
 
     Args:
         plan: one worker.
@@ -70,10 +85,10 @@ def window_arrays(plan: WorkerPlan, trees: int, nodes: int, requests: int) -> di
         nodes: records of the trees' nodes.
         requests: of the trace.
     """
-    if plan.windows is None:
+    if plan.windows is None and plan.states is None:
         trees = nodes = requests = 1
     return {
-        "window_pools": np.zeros(trees, wl.POOL).view(np.recarray),
-        "window_nodes": np.zeros(nodes, wl.NODE).view(np.recarray),
-        "window_requests": np.zeros(requests, wl.REQUEST).view(np.recarray),
+        "other_pools": np.zeros(trees, cl.POOL).view(np.recarray),
+        "other_nodes": np.zeros(nodes, cl.NODE).view(np.recarray),
+        "other_requests": np.zeros(requests, cl.REQUEST).view(np.recarray),
     }

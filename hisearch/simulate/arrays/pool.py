@@ -110,8 +110,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         # Of all blocks: the pool has one more, which never holds KV.
         watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page + 1)),
         **draft_arrays.settings(plan, role),
-        window_tokens=0 if plan.windows is None else plan.windows.window_tokens,
-        window_capacity_pages=0 if plan.windows is None else plan.windows.capacity_tokens // page,
+        **group_arrays.component_settings(plan),
         capacity_policy=_CAPACITY_POLICIES[engine.capacity_policy],
         # Of no effect without chunks (MicroBatchScheduler: ctx_chunk_config is None).
         chunking_policy=_CHUNKING_POLICIES[engine.chunking_policy] if engine.chunked_prefill else 0,
@@ -307,7 +306,7 @@ def allocate(
         log_fetches=records(log_limit, hl.FETCH_LOG),
         **offload_arrays.arrays(plan, trace, workers, node_limit, places),
         **group_arrays.arrays(plan, trace, workers),
-        **group_arrays.window_arrays(plan, trees, nodes, count),
+        **group_arrays.component_arrays(plan, trees, nodes, count),
         deepest_cached=np.empty((searched_trees, len(trace.parent)), np.int32),
         trace_paths=np.empty((workers, owners.depth(trace.parent) + 1), np.int32),
         residue=np.zeros((workers, config.page_tokens), np.int64),

@@ -33,3 +33,18 @@ class WindowsPlan:
 
     window_tokens: int
     capacity_tokens: int
+
+
+@dataclass(frozen=True)
+class StatesPlan:
+    """SGLang's pool of states of linear attention.
+
+    capacity: of the pool, in states. slots: states of a request besides its own, between which it keeps those for the
+    tree; 0: none. grid_tokens: prompts leave states for the tree behind multiples of so many tokens. interval_tokens:
+    decodes at multiples of so many.
+    """
+
+    capacity: int
+    slots: int
+    grid_tokens: int
+    interval_tokens: int

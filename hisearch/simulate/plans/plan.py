@@ -19,7 +19,7 @@ from hisearch.latency.estimator import compile_costs
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.plans.agent_memory import plan_agents, with_adapters, with_disk
 from hisearch.simulate.plans.agent_plan import AgentPlan
-from hisearch.simulate.plans.groups_plan import GroupsPlan, WindowsPlan
+from hisearch.simulate.plans.groups_plan import GroupsPlan, StatesPlan, WindowsPlan
 from hisearch.simulate.plans.speculation_plan import SpeculationPlan, plan_speculation, with_drafts
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan
 from hisearch.simulate.plans.tiers import TierRefused, Tiers, plan_tiers
@@ -62,7 +62,8 @@ class WorkerPlan:
     workers_per_node: workers that share stores of node scope.
     split: parallelism of the worker's copy of the model. power: draw besides that of its steps.
     agents: memory that they need besides KV, and its policy; None: no agents.
-    groups: of KV blocks, under vLLM; None: a single group without a window. windows: SGLang's pool for such layers.
+    groups: of KV blocks, under vLLM; None: a single group without a window.
+    windows, states: SGLang's pool besides full attention's; None: it has none.
     speculation: drafted tokens, under vLLM and SGLang; None: none.
     slot_bytes_per_s: of each accelerator's slot, one direction, as its host link attains it.
     """
@@ -82,6 +83,7 @@ class WorkerPlan:
     power: PowerPlan = PowerPlan()  # noqa: RUF009  (frozen)
     groups: GroupsPlan | None = None
     windows: WindowsPlan | None = None
+    states: StatesPlan | None = None
     speculation: SpeculationPlan | None = None
     slot_bytes_per_s: float = math.inf
 

@@ -254,7 +254,7 @@ def regular_series(result: Result, interval_s: float) -> pd.DataFrame:
 
     As a metrics server would scrape an engine: ``running``, ``waiting`` and ``kv_tokens_used`` are those of ``time_s``;
     ``steps``, ``prefill_tokens``, ``decode_tokens``, ``batch_tokens`` and ``preempted`` are totals of the steps that
-    ended since the row before, ``busy_s`` is the device's time in it.
+    ended since the row before, ``busy_s`` is the device's time in it, in which any attention group or stage had a step.
 
     Raises:
         LogMissing: there is no log.
@@ -316,10 +316,13 @@ def end_of_log_s(result: Result) -> float:
 
 
 def _busy_s(start_s: F8, end_s: F8, at_s: F8) -> F8:
-    """Device time before each time, of steps that do not overlap."""
+    """Time before each time in which a step was under way: steps of attention groups and stages overlap."""
     if not len(start_s):
         return np.zeros(len(at_s))
-    done = np.cumsum(end_s - start_s)
-    edges = np.stack([start_s, end_s], axis=1).ravel()
-    before = np.stack([done - (end_s - start_s), done], axis=1).ravel()
-    return np.interp(at_s, edges, before)
+    order = np.argsort(start_s, kind="stable")
+    ends = np.maximum.accumulate(end_s[order])
+    begins = np.maximum(start_s[order], np.concatenate(([-np.inf], ends[:-1])))  # what no earlier step covers
+    done = np.cumsum(ends - begins)
+    edges = np.stack([begins, ends], axis=1).ravel()
+    before = np.stack([done - (ends - begins), done], axis=1).ravel()
+    return np.asarray(np.interp(at_s, edges, before))

@@ -134,7 +134,8 @@ class WorkerTable:
     standby_s: seconds that accelerators spent in standby.
 
     For a worker with several schedulers (``kernels.engine.schedulers``) counts are summed, busy_s is their mean and
-    peak_kv_tokens the highest of a scheduler's memory.
+    peak_kv_tokens the highest of a scheduler's memory. busiest_s: device time of its busiest attention group; busy_s of
+    a worker without several.
     """
 
     steps: I8
@@ -151,6 +152,7 @@ class WorkerTable:
     gone_s: F8
     standby_s: F8 = field(default_factory=lambda: np.zeros(1))
     attached_j: F8 = field(default_factory=lambda: np.zeros(1))
+    busiest_s: F8 = field(default_factory=lambda: np.zeros(1))
 
 
 @dataclass(frozen=True)

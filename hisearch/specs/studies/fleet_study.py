@@ -14,6 +14,7 @@ from hisearch.specs.studies.slo import SloSpec
 from hisearch.specs.studies.study import (
     OF_AGENTS,
     PRICE,
+    AvailabilitySpec,
     BudgetSpec,
     ConfidenceSpec,
     LimitSpec,
@@ -85,6 +86,9 @@ class FleetStudySpec(Strict):
         ConfidenceSpec(),
         description="As a Study's, of each model by itself; where limits leave no such combination, the cheapest "
         "within them is taken as simulated, and the answer says so.",
+    )
+    availability: AvailabilitySpec = Field(
+        AvailabilitySpec(), description="As a Study's, of the pools of all models at once."
     )
     seed: Seed = Field(0, description="Of everything random.")
 
@@ -158,6 +162,7 @@ class FleetStudySpec(Strict):
             "limits": {figure: _plain(limit) for figure, limit in kept.items()},
             "budget": _plain(budget),
             "confidence": _plain(self.confidence),
+            "availability": _plain(self.availability),
             "seed": self.seed,
         }
 

@@ -89,6 +89,11 @@ class TraceFileSpec(Strict):
         description="Prompts of a conversation begin with the turn before them, its answer included, where they are "
         "long enough. For files that count tokens and name sessions, and say nothing of what prompts share.",
     )
+    cancelled: Literal["keep", "leave_out"] = Field(
+        "keep",
+        description="Requests that were cancelled, by a table's or log's column. keep: with the tokens generated until "
+        "then, which took the engine its time; those without any are left out.",
+    )
     max_tokens: Count | None = Field(
         None,
         description="Leave out requests with more tokens, prompt and declared output together, and the turns after "

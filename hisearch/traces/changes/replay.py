@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,21 @@ class Replay:
     def rate_rps(self) -> float:
         """Requests per second between the first and the last; infinite where they come at once."""
         return mean_rate_rps(self.arrival_s)
+
+    def beginning_alike(self, tokens: int) -> Replay:
+        """The same requests, whose prompts begin with the same ``tokens`` tokens and share nothing else.
+
+        A prompt that is no longer has a token of its own. Beginnings end with a block.
+        """
+        block_tokens = _block_tokens(self.input_tokens, _FIRST_BLOCK_TOKENS)
+        alike = np.minimum(tokens, self.input_tokens - 1) // block_tokens
+        own = -(-self.input_tokens // block_tokens) - alike
+        first = int(alike.max(initial=0)) + np.concatenate(([0], np.cumsum(own)))
+        blocks = tuple(
+            (*range(shared), *range(begin, end))
+            for shared, begin, end in zip(alike.tolist(), first[:-1].tolist(), first[1:].tolist(), strict=True)
+        )
+        return replace(self, block_ids=blocks, block_tokens=block_tokens)
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary per request, under the names of hisearch's own trace form."""
@@ -130,9 +145,7 @@ def replay_of(trace: CompiledTrace, arrival_s: F8, limit: int = USUAL_REQUESTS) 
         raise ValueError(f"{trace.name}: none of its {len(trace)} requests arrives")
     order = arrived[np.argsort(arrival_s[arrived], kind="stable")][:limit]
     inputs = arrays.input_tokens[order]
-    block_tokens = max(trace.block_tokens, _FIRST_BLOCK_TOKENS)
-    while int((-(-inputs // block_tokens)).sum()) > MOST_BLOCKS:
-        block_tokens *= 2
+    block_tokens = _block_tokens(inputs, max(trace.block_tokens, _FIRST_BLOCK_TOKENS))
     names: dict[tuple[int, int], int] = {}
     blocks = tuple(
         tuple(
@@ -143,6 +156,14 @@ def replay_of(trace: CompiledTrace, arrival_s: F8, limit: int = USUAL_REQUESTS) 
     )
     first_s = arrival_s[order[0]]
     return Replay(arrival_s[order] - first_s, inputs, arrays.output_tokens[order], blocks, block_tokens, order)
+
+
+def _block_tokens(input_tokens: I8, least: int) -> int:
+    """Tokens of a block: ``least``, doubled until prompts have ``MOST_BLOCKS`` blocks at most."""
+    block_tokens = least
+    while int((-(-input_tokens // block_tokens)).sum()) > MOST_BLOCKS:
+        block_tokens *= 2
+    return block_tokens
 
 
 def _places(trace: CompiledTrace, node: int, tokens: int, block_tokens: int) -> list[tuple[int, int]]:

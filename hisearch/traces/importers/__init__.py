@@ -31,7 +31,7 @@ from hisearch.traces.reading.rows import BadRows, RowError, decoded, json_rows, 
 from hisearch.traces.reading.source import Source, with_warnings
 from hisearch.traces.reading.tables import Tolerant, container_of, flat, header_in, parquet_schema, table_sample
 from hisearch.traces.reading.text import lines, open_text
-from hisearch.traces.reading.understood import check_times, left_out_notes, notes_of
+from hisearch.traces.reading.understood import check_times, kept_notes, left_out_notes, notes_of
 from hisearch.traces.sampling import stream
 from hisearch.traces.sessions import start_sessions
 from hisearch.traces.trace import Trace, declare_limit
@@ -199,7 +199,8 @@ def read_trace(path: Path, spec: TraceFileSpec, *, seed: int = 0) -> Trace:
     understood = source.understood if recorded else replace(source.understood, first_s=math.nan)
     trace = with_warnings(trace, *check_times(understood, path, len(trace)))
     notes = (*notes_of(understood, declared.times, source.bad, len(trace)), *trace.import_notes)
-    now = (f"{path.name}: {text}" for text in (*left_out_notes(understood, source.bad), *trace.warnings))
+    rows = (*kept_notes(understood), *left_out_notes(understood, source.bad))
+    now = (f"{path.name}: {text}" for text in (*rows, *trace.warnings))
     trace = replace(trace, notes=notes, import_notes=(*trace.import_notes, *now))
     if spec.arrivals is not None:
         trace = start_sessions(trace, spec.arrivals, stream("session starts", seed))

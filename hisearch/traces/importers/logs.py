@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hisearch.specs.wording import listed
+from hisearch.traces.importers.cancelled import take_cancelled
 from hisearch.traces.reading.rows import Fields, RowError, decoded
 from hisearch.traces.reading.source import Codes, Requests, Source
 from hisearch.traces.reading.tables import flat, is_array, table_rows
@@ -33,7 +34,7 @@ class LogFields:
         arrivals: when the request came. inputs, outputs: token counts.
         ends: when its last token came, as a time. durations_ms: for how long it was served.
         ids, sessions, tenants, models: names.
-        statuses: of HTTP; rows of 400 and more are left out.
+        statuses: of HTTP; rows of 400 and more are left out, but those of cancelled requests (``importers.cancelled``).
         cache_hits: true where the gateway answered from its own cache.
     """
 
@@ -73,7 +74,12 @@ def read_log(source: Source, names: LogFields, rows: Iterable[tuple[int, Fields]
     known: set[str] = set()
     for line, row in rows:
         inputs, outputs = _first(row, names.inputs), _first(row, names.outputs)
-        reason = _no_request(row, names, inputs, outputs)
+        status = _first(row, names.statuses)
+        said = None if status is None else row.values[status]
+        cancelled, dropped = take_cancelled(source, line, row, () if said is None else (said,), outputs)
+        if dropped:
+            continue
+        reason = _no_request(row, names, inputs, outputs, None if cancelled else said)
         if reason:
             source.understood.leave_out(line, reason)
             continue
@@ -90,6 +96,8 @@ def read_log(source: Source, names: LogFields, rows: Iterable[tuple[int, Fields]
             tenant = tenants[_text(row, names.tenants)]
             requests.add(at, *lengths, tenant=tenant, request_id=unique or f"line {line}")
             known.add(name or "")
+            if cancelled:
+                source.understood.cancelled.append(line)
             columns.sessions.append(_text(row, names.sessions))
             columns.ends_s.append(end)
             columns.models.append(_text(row, names.models) or "")
@@ -150,10 +158,9 @@ def _follow_ended(requests: Requests, sessions: Sequence[Hashable | None], ends:
         earlier.append(index)
 
 
-def _no_request(row: Fields, names: LogFields, inputs: str | None, outputs: str | None) -> str:
-    """Why a row is no request to an engine; "" where it is one."""
-    status = _first(row, names.statuses)
-    if status is not None and failed(row.values[status]):
+def _no_request(row: Fields, names: LogFields, inputs: str | None, outputs: str | None, status: object) -> str:
+    """Why a row is no request to an engine; "" where it is one. status: None where it has none that counts."""
+    if status is not None and failed(status):
         return "failed"
     hit = _first(row, names.cache_hits)
     if hit is not None and str(row.values[hit]).lower() in ("true", "1", "hit"):

@@ -35,6 +35,7 @@ class Understood:
         times: the column of times, where its unit is found out; None where the format defines it.
         table: how rows and columns are told apart, where that is not as usual.
         unordered: rows that came before an earlier row's time.
+        cancelled: lines of requests that were cancelled, and are kept with the tokens that they have.
         left_out: reason -> lines of rows that are no requests to an engine.
         first_s, last_s: extremes of the times as read; NaN where there are none.
     """
@@ -42,6 +43,7 @@ class Understood:
     times: Times | None = None
     table: str = ""
     unordered: int = 0
+    cancelled: list[int] = field(default_factory=list)
     left_out: dict[str, list[int]] = field(default_factory=dict)
     first_s: float = math.nan
     last_s: float = math.nan
@@ -78,7 +80,19 @@ def notes_of(understood: Understood, defined: str, bad: BadRows, count: int) -> 
     notes += [f"table: {understood.table}"] if understood.table else []
     if understood.unordered:
         notes.append(f"{counted(understood.unordered, 'row')} of {count:,} came out of order of time; they were sorted")
-    return (*notes, *left_out_notes(understood, bad))
+    return (*notes, *kept_notes(understood), *left_out_notes(understood, bad))
+
+
+def kept_notes(understood: Understood) -> tuple[str, ...]:
+    """Which rows of the file are in the trace, and need not be."""
+    lines = understood.cancelled
+    if not lines:
+        return ()
+    return (
+        f"{counted(len(lines), 'cancelled request')} kept, with the tokens generated until then "
+        f"({_places(lines, len(lines))}); spec.file.cancelled: leave_out (trace import --cancelled leave_out) leaves "
+        "such requests out",
+    )
 
 
 def left_out_notes(understood: Understood, bad: BadRows) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 from hisearch.base.policies import TraceFormat
 from hisearch.traces.agents import reordered
 from hisearch.traces.importers.adapters import check_asked_for
+from hisearch.traces.importers.cancelled import take_cancelled
 from hisearch.traces.importers.logs import failed
 from hisearch.traces.reading.agent_rows import AgentRows
 from hisearch.traces.reading.columns import ARRIVALS, MAP_COLUMNS, TABLE_FIELDS, proposal
@@ -44,7 +45,8 @@ def read(source: Source) -> Trace:
     field is that field, except ``model``, ``agent`` and ``adapter``, which only a mapping names. The arrival may be
     dates, or numbers as ``reading.times`` tells them; without it ``arrivals`` must say when sessions start. Rows of one
     ``session`` follow each other up, ``think_s`` after their predecessor's end. Rows whose ``status`` (or
-    ``status_code``) says that they failed are left out. Contents are not recorded: nothing is shared.
+    ``status_code``) says that they failed are left out; of cancelled requests see ``importers.cancelled``. Contents are
+    not recorded: nothing is shared.
 
     With ``agent`` (who calls, in all rows) or ``adapter`` (a LoRA adapter, the same in all rows of an agent, which
     without ``agent`` is a session) the trace is one of agents, in a closed loop. Rows of an agent follow each other up
@@ -61,8 +63,13 @@ def read(source: Source) -> Trace:
     thinks: list[float] = []
     statuses = [column for column in _STATUSES if column not in columns.values()]
     unseen = {columns[field] for field in _OPTIONAL if field in columns}
+    mapped = frozenset(columns.values())
     for line, row in table_rows(source.path, source.bad):
-        if any(row.filled(column) and failed(row.values[column]) for column in statuses):
+        said = [row.values[column] for column in statuses if row.filled(column)]
+        cancelled, dropped = take_cancelled(source, line, row, said, columns.get("output_tokens"), mapped)
+        if dropped:
+            continue
+        if not cancelled and any(map(failed, said)):
             source.understood.leave_out(line, "failed")
             continue
         with source.bad.row(line):
@@ -81,6 +88,8 @@ def read(source: Source) -> Trace:
             at = times.seconds(row) if times is not None else 0.0
             requests.add(at, inputs, outputs, tenant=tenant, request_id=name, model=model)
             agents.add(caller, ())
+            if cancelled:
+                source.understood.cancelled.append(line)
             names.append(str(caller.raw("agent")) if session is None and "agent" in columns else session)
             thinks.append(think)
     if unseen and len(requests):

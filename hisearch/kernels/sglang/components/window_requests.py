@@ -1,4 +1,4 @@
-"""What SGLang's requests have of the window's pool.
+"""What SGLang's requests have of the windows' pool.
 
 A request has window KV for its tokens from ``freed_tokens`` on; the first ``locked_tokens`` of them are the tree's. It
 frees what is out of the window when it puts tokens into the tree, and while it decodes whenever that is an interval
@@ -15,20 +15,20 @@ from __future__ import annotations
 from hisearch.base.engine_rules import WINDOW_EVICTION_INTERVAL
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import radix, tree
-from hisearch.kernels.sglang.windows import tree as windows
+from hisearch.kernels.sglang.components import windows
 from hisearch.kernels.traffic import lists
 
 
 @kernel
 def lock(sim, w, r, d):
     """Let ``r`` hold the window before the end of node ``d``."""
-    sim.window_requests[r].held_from = windows.lock(sim, sim.workers[w].cache_id, d)
+    sim.other_requests[r].held_from = windows.lock(sim, sim.workers[w].cache_id, d)
 
 
 @kernel
 def unlock(sim, w, r, d):
     """Let ``r`` release it."""
-    windows.unlock(sim, sim.workers[w].cache_id, d, sim.window_requests[r].held_from)
+    windows.unlock(sim, sim.workers[w].cache_id, d, sim.other_requests[r].held_from)
 
 
 @kernel
@@ -39,20 +39,20 @@ def _free_out_of_window(sim, w, r, computed):
     """
     window = sim.config.window_tokens
     page = sim.config.page_tokens
-    mine = sim.window_requests[r]
+    mine = sim.other_requests[r]
     if computed - window < mine.freed_tokens + 1:
         return
     mine.freed_tokens = max(mine.freed_tokens, sim.requests[r].locked_tokens)
     kept = (max(window, page) + page - 1) // page * page if sim.config.prefix_caching else window
     end = tree.floor_page(sim, max(mine.freed_tokens, computed - kept))
-    sim.window_pools[sim.workers[w].cache_id].free_pages += (end - mine.freed_tokens) // page
+    sim.other_pools[sim.workers[w].cache_id].free += (end - mine.freed_tokens) // page
     mine.freed_tokens = end
 
 
 @kernel
 def slide(sim, w, r, known):
     """Free what has left the window of the decoding ``r``, of which ``known`` tokens are known, if it is enough."""
-    if known - 1 - sim.config.window_tokens >= sim.window_requests[r].freed_tokens + WINDOW_EVICTION_INTERVAL:
+    if known - 1 - sim.config.window_tokens >= sim.other_requests[r].freed_tokens + WINDOW_EVICTION_INTERVAL:
         _free_out_of_window(sim, w, r, known - 1)
 
 
@@ -62,7 +62,7 @@ def slide_prompt(sim, w, r):
 
     With overlap the chunk before it may still be computed.
     """
-    mine = sim.window_requests[r]
+    mine = sim.other_requests[r]
     mine.prompt_steps += 1
     if sim.config.prefix_caching or (sim.config.overlap and mine.prompt_steps <= 2):
         return
@@ -73,14 +73,14 @@ def slide_prompt(sim, w, r):
 @kernel
 def steps_to_slide(sim, r, known):
     """Decode steps until ``r``, of which ``known`` tokens are known, frees window KV."""
-    return sim.window_requests[r].freed_tokens + WINDOW_EVICTION_INTERVAL + sim.config.window_tokens + 1 - known
+    return sim.other_requests[r].freed_tokens + WINDOW_EVICTION_INTERVAL + sim.config.window_tokens + 1 - known
 
 
 @kernel
 def keep(sim, w, r, counted_from, finished):
     """Put the computed full pages of ``r`` into the tree; it holds them then. ``computed`` includes them."""
     request = sim.requests[r]
-    mine = sim.window_requests[r]
+    mine = sim.other_requests[r]
     v = sim.workers[w].cache_id
     branches = request.locked_tokens < mine.branch_tokens <= request.computed
     offered = mine.branch_tokens if branches else request.computed
@@ -98,7 +98,7 @@ def keep(sim, w, r, counted_from, finished):
         mine.freed_tokens,
     )
     sim.trees[v].free_pages += (present - request.locked_tokens) // sim.config.page_tokens
-    sim.window_pools[v].free_pages += spare
+    sim.other_pools[v].free += spare
     windows.unlock(sim, v, request.node, mine.held_from)
     radix.unlock(sim, v, request.node)
     radix.lock(sim, v, d)
@@ -116,9 +116,9 @@ def keep(sim, w, r, counted_from, finished):
 def drop(sim, w, r, pages):
     """Free the window KV of ``r`` that is not the tree's, and release that; ``r`` has ``pages`` pages in all."""
     request = sim.requests[r]
-    mine = sim.window_requests[r]
+    mine = sim.other_requests[r]
     begin = max(mine.freed_tokens, request.locked_tokens) // sim.config.page_tokens
-    sim.window_pools[sim.workers[w].cache_id].free_pages += pages - begin
+    sim.other_pools[sim.workers[w].cache_id].free += pages - begin
     unlock(sim, w, r, request.node)
     mine.freed_tokens = 0
     mine.held_from = 0
@@ -143,8 +143,8 @@ def tokens_at_most(sim, extend, output, limit):
 @kernel
 def left(sim, w):
     """Window tokens that are free or evictable, less what this pass has set aside."""
-    pool = sim.window_pools[sim.workers[w].cache_id]
-    tokens = (pool.free_pages + pool.evictable_pages) * sim.config.page_tokens
+    pool = sim.other_pools[sim.workers[w].cache_id]
+    tokens = (pool.free + pool.evictable) * sim.config.page_tokens
     return tokens - sim.workers[w].window_taken_tokens
 
 
@@ -158,7 +158,7 @@ def chunk_limit(sim, w, extend, output, limit):
     if needed < left(sim, w):
         return limit
     page = sim.config.page_tokens
-    if not sim.config.chunked_prefill or needed < sim.config.window_capacity_pages * page:
+    if not sim.config.chunked_prefill or needed < sim.config.other_capacity * page:
         return 0
     spare = left(sim, w) - tokens_at_most(sim, 0, output, 0)
     return min(limit, max(spare // page * page, 0))
@@ -168,7 +168,7 @@ def chunk_limit(sim, w, extend, output, limit):
 def never_fits(sim, extend, output):
     """Whether not even an empty pool lets such a request start; the engine would try it for ever."""
     page = sim.config.page_tokens
-    capacity = sim.config.window_capacity_pages * page
+    capacity = sim.config.other_capacity * page
     limit = sim.config.chunk_tokens if sim.config.chunked_prefill else extend
     if tokens_at_most(sim, extend, output, limit) < capacity:
         return False
