@@ -6,7 +6,7 @@ Kernels ask for a rule by name, ``route.RULE`` (1: it holds); the record's field
 
 from __future__ import annotations
 
-from hisearch.base.engine_rules import Rule
+from hisearch.base.rule import Rule
 
 #: The router whose releases are told apart, as deployments name it.
 SGLANG_ROUTER = "sglang-router"

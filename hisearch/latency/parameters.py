@@ -188,6 +188,20 @@ def state_bytes_per_sequence_per_rank(model: ModelSpec, split: int | Parallelism
     return linear.layers * elements * DTYPE_BYTES[linear.state_dtype] / part.parallelism.pipeline
 
 
+def layer_state_bytes(model: ModelSpec, part: Shard) -> float:
+    """Bytes of a sequence's state in one layer of linear attention on one rank, with the inputs of its convolution.
+
+    These are of the tokens under the convolution but the newest, in 16 bits (vLLM's ``MambaStateShapeCalculator.
+    gated_delta_net_state_shape``). 0 without such layers.
+    """
+    linear = model.linear_attention
+    if linear is None:
+        return 0.0
+    keys, values = part.linear_key_heads * linear.key_head_dim, part.linear_value_heads * linear.value_head_dim
+    inputs = (linear.conv_kernel - 1) * (2 * keys + values) * DTYPE_BYTES["bf16"]
+    return values * linear.key_head_dim * DTYPE_BYTES[linear.state_dtype] + inputs
+
+
 def _index_bytes(model: ModelSpec) -> float:
     """Bytes of an index key, an fp8 vector on every rank; a mean over layers, since some may lack an indexer."""
     sparse = model.sparse_attention

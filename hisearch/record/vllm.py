@@ -12,8 +12,22 @@ from typing import Any
 
 from hisearch.record import drafts, vllm_drafts, vllm_lmcache, vllm_offload
 from hisearch.record.cases import LAW, Case, CaseError, step_latency_s
-from hisearch.record.vllm_random import random_case, random_lmcache_case, random_offload_case, random_window_case
-from hisearch.record.vllm_scheduler import BLOCK_KEY, SETTINGS, has_retention, is_lmcache, make_scheduler, version
+from hisearch.record.vllm_random import (
+    random_case,
+    random_lmcache_case,
+    random_offload_case,
+    random_state_case,
+    random_window_case,
+)
+from hisearch.record.vllm_scheduler import (
+    BLOCK_KEY,
+    SETTINGS,
+    exports_checkpoints,
+    has_retention,
+    is_lmcache,
+    make_scheduler,
+    version,
+)
 from hisearch.record.workload import END_TOKEN, Row, token_texts
 
 __all__ = ["BLOCK_KEY", "SETTINGS", "draw", "record", "version"]
@@ -76,7 +90,7 @@ def _check(case: Case) -> None:
 #: What a random case may have beside the settings of every case.
 FEATURES = {
     "drafts": vllm_drafts.random_draft_case, "lmcache": random_lmcache_case, "offload": random_offload_case,
-    "windows": random_window_case,
+    "states": random_state_case, "windows": random_window_case,
 }  # fmt: skip
 
 
@@ -96,6 +110,11 @@ def draw(rng: random.Random, feature: str | None = None) -> tuple[dict[str, Any]
             del settings[key]
     if not has_retention():
         settings.pop("prefix_cache_retention_interval", None)
+    if feature == "states" and not exports_checkpoints():
+        del settings["mamba_prefill_checkpoints"]
+        if settings["prefix"] and settings["long_prefill_token_threshold"]:
+            # Chunks had to hold a block.
+            settings["long_prefill_token_threshold"] = max(settings["long_prefill_token_threshold"], block_tokens)
     if feature == "offload" and not vllm_offload.has_new_worker():
         settings["async_scheduling"] = False
     return settings, rows, block_tokens

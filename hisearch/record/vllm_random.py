@@ -50,6 +50,23 @@ def random_window_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], i
     return settings, rows, block
 
 
+def random_state_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:
+    """Draw a case with groups of recurrent states (linear attention, Mamba) beside full attention."""
+    settings, rows, block = random_case(rng)
+    groups = rng.choice((1, 2, 3, 3))
+    settings["mamba_groups"] = groups
+    settings["mamba_prefill_checkpoints"] = rng.random() < 0.5
+    interval = rng.choice((None, 0, 0, 0, 2 * block, 4 * block))
+    running = min(settings["max_num_seqs"], len(rows))
+    states = groups * (4 + int(running * rng.choice((0.0, 0.5, 1, 2, 3))))
+    longest = max(row["input_tokens"] + row.get("max_output_tokens", row["output_tokens"]) for row in rows)
+    settings["num_blocks"] = max(settings["num_blocks"], 1 + -(-longest // block)) + states
+    if settings["prefix"]:
+        # States are cached at the ends of chunks.
+        settings |= {"chunked_prefill": True, "prefix_cache_retention_interval": interval}
+    return settings, rows, block
+
+
 def random_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:
     """Draw settings (by their names in a recording), requests and the block size.
 

@@ -35,6 +35,8 @@ SETTINGS = {
     "watermark": Setting("watermark", (float, int), "a number from 0 to 1", default=0.0),
     "sliding_window": Setting("sliding_window", *_INTEGER, default=0),
     "hybrid_window": Setting("hybrid_window", *_INTEGER, default=0),
+    "mamba_groups": Setting("mamba_groups", *_INTEGER, default=0),
+    "mamba_prefill_checkpoints": Setting("mamba_prefill_checkpoints", *_FLAG, default=False),
     "prefix_cache_retention_interval": Setting(
         "prefix_cache_retention_interval", (int, type(None)), "an integer or null", default=None
     ),
@@ -90,6 +92,13 @@ def has_retention() -> bool:
     return "prefix_cache_retention_interval" in inspect.signature(KVCacheConfig).parameters
 
 
+def exports_checkpoints() -> bool:
+    """Whether the installed release keeps states from within a prefill, where a backend exports them."""
+    from vllm.v1.kv_cache_interface import MambaSpec
+
+    return "num_prefill_checkpoint_blocks" in inspect.signature(MambaSpec).parameters
+
+
 def make_scheduler(settings: dict[str, Any]) -> tuple[Any, Any]:
     """The engine's scheduler with these settings, and its function that names the blocks of a request.
 
@@ -129,6 +138,8 @@ def make_scheduler(settings: dict[str, Any]) -> tuple[Any, Any]:
     if settings.get("speculation"):
         config.speculative_config = vllm_drafts.speculative_config(settings["speculation"], config)
     config.cache_config.num_gpu_blocks = settings["num_blocks"]
+    if settings.get("mamba_groups"):
+        config.cache_config.mamba_cache_mode = _mamba_cache_mode(settings)
     sizes = {"block_size": settings["block_size"]}
     if hasattr(kv_cache_utils, "resolve_kv_cache_block_sizes"):
         sizes["block_size"], sizes["hash_block_size"] = kv_cache_utils.resolve_kv_cache_block_sizes(
@@ -165,6 +176,7 @@ def _kv_cache_config(settings: dict[str, Any]) -> Any:
     window = settings.get("sliding_window") or settings.get("hybrid_window")
     if window:
         specs.append(SlidingWindowSpec(sliding_window=window, **shape))
+    specs += [_mamba_spec(settings, specs[0].page_size_bytes)] * settings.get("mamba_groups", 0)
     groups = [KVCacheGroupSpec([f"layer{index}"], spec) for index, spec in enumerate(specs)]
     tensors = []
     if settings.get("offload") and not is_lmcache(settings) and not vllm_offload.has_new_worker():
@@ -177,6 +189,27 @@ def _kv_cache_config(settings: dict[str, Any]) -> Any:
             raise CaseError(f"prefix_cache_retention_interval: vLLM {version()} has no such setting")
         more["prefix_cache_retention_interval"] = interval
     return KVCacheConfig(num_blocks=settings["num_blocks"], kv_cache_tensors=tensors, kv_cache_groups=groups, **more)
+
+
+def _mamba_cache_mode(settings: dict[str, Any]) -> str:
+    """The mode of models with linear attention: with prefix caching they keep states at block boundaries."""
+    return "align" if settings.get("prefix", True) else "none"
+
+
+def _mamba_spec(settings: dict[str, Any], page_bytes: int) -> Any:
+    """A group of states whose blocks take ``page_bytes`` bytes."""
+    import torch
+    from vllm.v1.kv_cache_interface import MambaSpec
+
+    mode, size, more = _mamba_cache_mode(settings), settings["block_size"], {}
+    if settings.get("mamba_prefill_checkpoints"):
+        if not exports_checkpoints():
+            raise CaseError(f"mamba_prefill_checkpoints: vLLM {version()} has no such setting; leave it out")
+        more = {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": size}
+    return MambaSpec(
+        block_size=size if mode == "align" else settings.get("max_model_len", 65536), shapes=((1,),),
+        dtypes=(torch.float16,), page_size_padded=page_bytes, mamba_cache_mode=mode, **more,
+    )  # fmt: skip
 
 
 def _hash_function(name: str) -> Any:

@@ -95,6 +95,8 @@ class VllmSettings(_Settings):
     sliding_window: NonNegativeInt = 0
     hybrid_window: NonNegativeInt = 0
     prefix_cache_retention_interval: NonNegativeInt | None = None
+    mamba_groups: NonNegativeInt = 0
+    mamba_prefill_checkpoints: bool = False
     offload: (
         Annotated[
             Annotated[OffloadSettings, Tag("offload")] | Annotated[LmcacheSettings, Tag("lmcache")],
@@ -114,16 +116,22 @@ class VllmSettings(_Settings):
             )
         if self.sliding_window and self.hybrid_window:
             raise ValueError("sliding_window is the only group of layers, hybrid_window one beside full attention")
-        if self.offload is not None and self.has_windows:
-            raise ValueError("offload beside sliding_window or hybrid_window is not simulated")
-        if self.speculation is not None and (self.offload is not None or self.has_windows):
-            raise ValueError("speculation beside offload, sliding_window or hybrid_window is not simulated")
+        if self.mamba_groups and (self.sliding_window or self.hybrid_window):
+            raise ValueError("mamba_groups beside sliding_window or hybrid_window is not simulated")
+        if self.mamba_groups and self.prefix and not self.chunked_prefill:
+            raise ValueError("mamba_groups with prefix needs chunked_prefill: states are kept at the ends of chunks")
+        if self.offload is not None and self.has_groups:
+            raise ValueError("offload beside sliding_window, hybrid_window or mamba_groups is not simulated")
+        if self.speculation is not None and (self.offload is not None or self.has_groups):
+            raise ValueError(
+                "speculation beside offload, sliding_window, hybrid_window or mamba_groups is not simulated"
+            )
         return self
 
     @property
-    def has_windows(self) -> bool:
-        """Whether some layers have a sliding window, with blocks of their own."""
-        return bool(self.sliding_window or self.hybrid_window)
+    def has_groups(self) -> bool:
+        """Whether some layers have a sliding window or linear attention, with blocks of their own."""
+        return bool(self.sliding_window or self.hybrid_window or self.mamba_groups)
 
 
 class SglangSettings(_Settings):

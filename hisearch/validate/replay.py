@@ -242,11 +242,13 @@ def _sglang(settings: SglangSettings, version: str) -> EngineSpec:
 
 def _groups(settings: VllmSettings) -> dict[str, Any]:
     """Arguments of a plan for the recording's groups of KV blocks, and the longest request that they are made for."""
-    if not settings.has_windows:
+    if not settings.has_groups:
         return {}
     groups = GroupsPlan(
-        full=1 if settings.hybrid_window else 0,
-        windowed=1,
+        full=0 if settings.sliding_window else 1,
+        windowed=0 if settings.mamba_groups else 1,
+        states=settings.mamba_groups,
+        checkpoints=settings.mamba_prefill_checkpoints,
         window_tokens=settings.hybrid_window or settings.sliding_window,
         retention_tokens=settings.prefix_cache_retention_interval,
     )

@@ -249,7 +249,7 @@ LINEAR = {"layers": 3, "key_heads": 16, "value_heads": 32, "key_head_dim": 128, 
 
 
 @pytest.mark.parametrize(
-    ("changes", "role"), [({"linear_attention": LINEAR}, "unified"), ({"sliding_window_tokens": 4096}, "prefill")]
+    ("changes", "role"), [({"linear_attention": LINEAR}, "prefill"), ({"sliding_window_tokens": 4096}, "prefill")]
 )
 def test_blocks_that_are_not_tokens_of_every_layer_are_left_to_vllm(
     build_deployment: Any, build_model: Any, build_accelerator: Any, changes: dict[str, Any], role: str
@@ -257,6 +257,21 @@ def test_blocks_that_are_not_tokens_of_every_layer_are_left_to_vllm(
     pool = build_deployment(engine={"name": "vllm"}).pool.model_copy(update={"role": role})
     launch = Launch(pool, build_model(**changes), build_accelerator(), 400_000)
     assert "--num-gpu-blocks-override" not in {flag for flag, *_ in engine_flags(launch)}
+
+
+def test_blocks_of_states_and_the_longest_request_that_they_hold(
+    build_deployment: Any, build_model: Any, build_accelerator: Any
+) -> None:
+    """A block has as many tokens as a state takes; each of three groups of states has two blocks of a request."""
+    pool = build_deployment(engine={"name": "vllm"}).pool
+    model = build_model(
+        layers=4, kv_heads=2, head_dim=256, linear_attention=LINEAR, max_context_tokens=10_000_000, attention_heads=8
+    )
+    launch = Launch(pool, model, build_accelerator(), 1056 * 1000)
+    flags = {flag: values for flag, *values in engine_flags(launch)}
+    assert flags["--block-size"] == ["1056"]
+    assert flags["--num-gpu-blocks-override"] == ["1000"]
+    assert flags["--max-model-len"] == [str((1000 - 1 - 3 * 2) * 1056)]
 
 
 def test_blocks_of_groups_and_the_longest_request_that_they_hold(

@@ -39,13 +39,13 @@ def test_groups_hold_all_layers_and_less_than_a_group_of_padding_each(full: int,
 
 
 def test_where_groups_are_simulated() -> None:
-    assert kv_groups_of(pool_of(), GPT_OSS_120B) == KvGroups(18, 1, 1, 128)
-    assert kv_groups_of(pool_of(), LLAMA_8B) is None
-    assert kv_groups_of(pool_of(engine={"name": "sglang"}), GPT_OSS_120B) is None
-    assert kv_groups_of(pool_of(tiers=[{"medium": "ddr5", "gib": 64}]), GPT_OSS_120B) is None
-    assert kv_groups_of(pool_of(role="prefill"), GPT_OSS_120B) is None
+    assert kv_groups_of(pool_of(), GPT_OSS_120B, H100) == KvGroups(18, 1, 1, 128)
+    assert kv_groups_of(pool_of(), LLAMA_8B, H100) is None
+    assert kv_groups_of(pool_of(engine={"name": "sglang"}), GPT_OSS_120B, H100) is None
+    assert kv_groups_of(pool_of(tiers=[{"medium": "ddr5", "gib": 64}]), GPT_OSS_120B, H100) is None
+    assert kv_groups_of(pool_of(role="prefill"), GPT_OSS_120B, H100) is None
     chunks = GPT_OSS_120B.model_copy(update={"windows_are_chunks": True})
-    assert kv_groups_of(pool_of(), chunks) is None
+    assert kv_groups_of(pool_of(), chunks, H100) is None
 
 
 def test_a_block_holds_the_layers_of_one_group() -> None:

@@ -13,7 +13,7 @@ from hisearch.validate.recorded_trace import declared_limit
 from hisearch.validate.recording import EngineRecording, RequestRow
 from hisearch.validate.replay import Decision, Run
 from hisearch.validate.step_law import StepLaw
-from tests.reference.restatement import sglang, sglang_states, sglang_windows, vllm, vllm_groups
+from tests.reference.restatement import sglang, sglang_states, sglang_windows, vllm, vllm_groups, vllm_states
 from tests.reference.restatement.content import BlockContent
 from tests.reference.restatement.recording import Cost, Recording, Request, Step
 from tests.reference.restatement.sglang_state import SglangConfig
@@ -66,7 +66,9 @@ def restated_run(recording: EngineRecording, law: StepLaw) -> Run:
 
 def _replay_vllm(recording: EngineRecording, settings: VllmSettings, requests: list[Request], cost: Cost) -> Recording:
     given = settings.model_dump()
-    if settings.has_windows:
+    if settings.mamba_groups:
+        return vllm_states.replay(vllm_states.StatesConfig.from_recording(given, recording.version), requests, cost)
+    if settings.has_groups:
         return vllm_groups.replay(vllm_groups.GroupsConfig.from_recording(given, recording.version), requests, cost)
     return vllm.replay(vllm.VllmConfig.from_recording(given, recording.version), requests, cost)
 

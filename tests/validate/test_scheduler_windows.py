@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,67 +13,24 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hisearch.record.vllm_random import random_window_case
-from hisearch.record.workload import add_block_ids
 from hisearch.simulate.engine import EngineStuck, simulate
 from hisearch.validate.recorded_trace import compiled_trace
 from hisearch.validate.recording import RecordingError, read_recording
 from hisearch.validate.replay import recorded_law, simulated_run, worker_plan
 from hisearch.validate.scheduler import validate_recording
 from tests.kernels.systems import examples
-from tests.reference.recorded import recorded_law as reference_law
-from tests.reference.restatement.content import BlockContent
-from tests.reference.restatement.recording import Recording, Request
-from tests.reference.restatement.vllm import StuckError, drive
-from tests.reference.restatement.vllm_groups import GroupsConfig, GroupsWorker
+from tests.reference.restatement.vllm import StuckError
+from tests.reference.restatement.vllm_groups import GroupsConfig
+from tests.validate.group_recordings import RELEASES, Drawn, document, driven
+from tests.validate.group_recordings import drawn as drawn_of
 from tests.validate.recordings import LAW
 
 pytestmark = pytest.mark.slow
 
-RELEASES = ("0.19.1", "0.33.0")
 
-
-def drawn(seed: int) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
-    """Settings, requests in order of arrival, and tokens of a block."""
-    settings, rows, block = random_window_case(random.Random(seed))
-    add_block_ids(rows, block)
-    rows.sort(key=lambda row: (row["arrival_s"], row["id"]))
-    return settings, rows, block
-
-
-def driven(
-    settings: dict[str, Any], rows: list[dict[str, Any]], block: int, release: str, config: GroupsConfig | None = None
-) -> tuple[Any, Recording]:
-    """The restated worker, and what it decided; ``config``: in place of the settings' own."""
-    requests = [
-        Request(
-            row["id"], row["arrival_s"], row["input_tokens"], row["output_tokens"],
-            row.get("max_output_tokens", row["output_tokens"]), BlockContent(row["id"], row["block_ids"], block),
-            row.get("priority", 0), "max_output_tokens" not in row,
-        )
-        for row in rows
-    ]  # fmt: skip
-    worker = GroupsWorker(config or GroupsConfig.from_recording(settings, release), reference_law)
-    return worker, drive(worker, requests)
-
-
-def document(seed: int, release: str) -> dict[str, Any]:
-    """A random case and what the restatement makes of it; skips those that an engine cannot serve."""
-    settings, rows, block = drawn(seed)
-    try:
-        _, done = driven(settings, rows, block, release)
-    except (StuckError, ValueError):
-        assume(False)
-    steps = [
-        {
-            "start_s": step.start_s,
-            "scheduled_s": step.scheduled_s,
-            "batch": [[entry.id, entry.computed, entry.new] for entry in step.batch],
-            "preempted": step.preempted,
-        }
-        for step in done.steps
-    ]
-    stated = {"engine": f"vllm {release}", "config": settings, "step_latency_s": LAW, "requests": rows, "steps": steps}
-    return stated | {"first_token_s": done.first_token_s, "finish_s": done.finish_s}
+def drawn(seed: int) -> Drawn:
+    """A random case with windows."""
+    return drawn_of(random_window_case, seed)
 
 
 @pytest.mark.property
@@ -83,7 +38,7 @@ def document(seed: int, release: str) -> dict[str, Any]:
 @given(seed=st.integers(0, 10**6), release=st.sampled_from(RELEASES))
 def test_every_step_is_simulated(tmp_path_factory: pytest.TempPathFactory, seed: int, release: str) -> None:
     path = tmp_path_factory.mktemp("windows") / "case.json"
-    path.write_text(json.dumps(document(seed, release)))
+    path.write_text(json.dumps(document(*drawn(seed), release)))
     case = validate_recording(path)
     assert case.first_difference is None
     assert case.ok
@@ -126,7 +81,7 @@ def test_a_queue_whose_first_never_fits_is_said(tmp_path: Path) -> None:
 
 
 def test_both_kinds_and_offloading_are_refused(tmp_path: Path) -> None:
-    made = document(8, "0.33.0")
+    made = document(*drawn(8), "0.33.0")
     path = tmp_path / "case.json"
     for more, said in (
         ({"sliding_window": 64, "hybrid_window": 64}, "the only group"),

@@ -187,8 +187,17 @@ def _kv_memory(simulated: SimulatedDeployment) -> str:
     host_tokens = simulated.plan.host_capacity_tokens
     host = f", {host_tokens:,} in its host tier" if host_tokens else ""
     plan = simulated.plan
-    groups = "" if plan.groups is None else f" in {counted(plan.groups.count, 'group')} of layers, more beyond windows"
-    return f"{counted(plan.least_kv_tokens, 'token')} {_share(plan)}{groups}{host}"
+    return f"{counted(plan.least_kv_tokens, 'token')} {_share(plan)}{_groups(plan)}{host}"
+
+
+def _groups(plan: WorkerPlan) -> str:
+    """Groups of KV blocks, and what holds more than is counted: all requests of a page each."""
+    if plan.groups is None:
+        return ""
+    groups = f" in {counted(plan.groups.count, 'group')} of layers"
+    if plan.groups.states:
+        return f"{groups} with pages of {plan.engine.page_size} tokens, more in long requests"
+    return f"{groups}, more beyond windows"
 
 
 def _share(plan: WorkerPlan) -> str:

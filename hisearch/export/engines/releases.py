@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hisearch.base.engine_rules import Rule
+from hisearch.base.rule import Rule
 from hisearch.export.engines.launch import Launch
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.deployment import EngineSpec

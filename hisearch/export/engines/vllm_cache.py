@@ -8,7 +8,8 @@ from hisearch.export.engines.cache_tiers import (
 )
 from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.engines.releases import release_title, says
-from hisearch.latency.device_memory.kv_groups import kv_groups_of
+from hisearch.latency.device_memory.kv_groups import KvGroups, kv_groups_of
+from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.models.pages import PAGE_TOKENS
 
 #: Connectors that support the hybrid KV cache manager (``SupportsHMA``): in each release, and since
@@ -79,13 +80,25 @@ VLLM_MLA_BLOCK = 64
 VLLM_BLOCK_MULTIPLE = 16
 
 
+def _groups(launch: Launch) -> KvGroups | None:
+    return kv_groups_of(launch.pool, launch.model, launch.accelerator)
+
+
+def simulated_engine(launch: Launch) -> EngineSpec:
+    """The engine with the pages that were simulated."""
+    groups = _groups(launch)
+    return launch.pool.engine if groups is None else groups.engine(launch.pool.engine)
+
+
 def vllm_block_size(launch: Launch) -> int:
     """Tokens of a block: as simulated, but 64 in the place of vLLM's default under MLA.
+
+    vLLM enlarges blocks beside linear attention's states by itself; stated, they are those of the simulated number.
 
     Raises:
         ExportError: no attention backend takes it.
     """
-    page = launch.pool.engine.page_size
+    page = simulated_engine(launch).page_size
     if page % VLLM_BLOCK_MULTIPLE:
         raise ExportError(
             f"{release_title(launch)} has no attention backend on GPUs for blocks of {page} tokens; set "
@@ -97,18 +110,18 @@ def vllm_block_size(launch: Launch) -> int:
 def vllm_blocks(launch: Launch) -> int | None:
     """Number of simulated blocks, including the one that vLLM reserves.
 
-    None for a model with linear attention, or with windows that were set aside: vLLM's blocks cover other layers then.
+    None for a model with linear attention or windows whose memory was set aside: vLLM's blocks cover other layers then.
     """
     model = launch.model
     windows = model.sliding_window_tokens > 0 and not model.windows_are_chunks
-    if model.linear_attention is not None or (windows and kv_groups_of(launch.pool, model) is None):
+    if (windows or model.linear_attention is not None) and _groups(launch) is None:
         return None
     return launch.kv_capacity_tokens // vllm_block_size(launch)
 
 
 def longest_request_tokens(launch: Launch) -> int:
     """Most tokens of a request. Without chunked prefill vLLM starts only where a step's budget holds all of them."""
-    engine, groups = launch.pool.engine, kv_groups_of(launch.pool, launch.model)
+    engine, groups = simulated_engine(launch), _groups(launch)
     longest, size = launch.model.max_context_tokens, vllm_block_size(launch)
     if groups is None:
         longest = min(longest, launch.kv_capacity_tokens - size)

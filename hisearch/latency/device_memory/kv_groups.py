@@ -1,29 +1,41 @@
-"""Groups of layers that share blocks of vLLM's KV pool: full attention, and attention within a sliding window.
+"""Groups of layers that share blocks of vLLM's KV pool: full attention, sliding windows, or linear attention.
 
 All groups hold as many layers, some of them padding, so that a block of any group takes as many bytes. A page of a
-request takes a block of each group; groups with a window give theirs back once the page is out of the window.
+request takes a block of each group; groups with a window give theirs back once the page is out of the window. Those of
+linear attention take blocks of states: pages have as many tokens as it takes for full attention's KV to fill one.
 
 Notation
-    F, W    layers with full attention, and with a window
+    F, W    layers with full attention, and with a window or linear attention
     l       layers of a group: the fewer of F and W, or the more where that is less than 1.5 times as many
-    groups  ceil(F / l) of full attention and ceil(W / l) with the window
+    groups  ceil(F / l) of full attention and ceil(W / l) of the others
+    a       tokens of which a page is a multiple: 16, or the stated ones; 64 where kernels export states
+    page    a ceil(bytes of a layer's state / (a bytes of its KV of a token)) tokens
 
 Source: vLLM, ``v1/core/kv_cache_utils.py`` (``_get_kv_cache_groups_uniform_page_size``,
-``get_kv_cache_config_from_groups``), 0.19.1 and 0.33.0.
+``get_kv_cache_config_from_groups``), ``model_executor/models/config.py: HybridAttentionMambaModelConfig`` of 0.19.1,
+``platforms/interface.py: _align_hybrid_block_size`` of 0.33.0.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
-from hisearch.latency.sharding import window_layers
+from hisearch.latency.parameters import layer_kv_bytes_per_token, layer_state_bytes
+from hisearch.latency.sharding import InvalidParallelism, linear_layers, shard, window_layers
 from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.specs.deployments.pool import PoolSpec
+from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.models.model import ModelSpec
 
 #: More layers of one kind than of the other, by less than this factor, make one group with padding.
 PADDED_BELOW = 1.5
+#: Tokens of which blocks under states are multiples: those of FlashAttention's pages, and of FlashInfer's states
+#: (``FLASHINFER_GDN_CHECKPOINT_ALIGNMENT``).
+ATTENTION_ALIGNMENT, EXPORT_ALIGNMENT = 16, 64
+#: Widths of keys for which FlashInfer has kernels on Blackwell.
+BLACKWELL_KEY_DIM = 128
 #: Least window of the kernels: one of a token is no attention.
 LEAST_WINDOW = 2
 
@@ -33,24 +45,42 @@ class KvGroups:
     """Groups of KV blocks of a worker.
 
     layers: of a group. full: groups of full attention. windowed: groups whose window is ``window_tokens`` tokens.
+    states: groups of linear attention. page_tokens: of a block; None: as the engine states. state_blocks: blocks of
+    each of these groups that the engine reckons a request with. checkpoints: kernels export states from within chunks.
     """
 
     layers: int
     full: int
     windowed: int
     window_tokens: int
+    states: int = 0
+    page_tokens: int | None = None
+    state_blocks: int = 0
+    checkpoints: bool = False
 
     @property
     def count(self) -> int:
         """All groups."""
-        return self.full + self.windowed
+        return self.full + self.windowed + self.states
+
+    def engine(self, engine: EngineSpec) -> EngineSpec:
+        """The engine with these groups' pages."""
+        return engine if self.page_tokens is None else engine.model_copy(update={"page_tokens": self.page_tokens})
 
     def held_tokens(self, context_tokens: float) -> float:
-        """Tokens of one group's layers that a decoding request with ``context_tokens`` takes, summed over groups."""
-        return self.full * context_tokens + self.windowed * min(context_tokens, self.window_tokens)
+        """Tokens of one group's layers that a decoding request with ``context_tokens`` takes, summed over groups.
+
+        Large pages count: half of one in each group of full attention is not filled. A state takes one.
+        """
+        page = self.page_tokens or 0
+        full = self.full * (context_tokens + page / 2)
+        return full + self.windowed * min(context_tokens, self.window_tokens) + self.states * page
 
     def longest_request_tokens(self, blocks: int, engine: EngineSpec, max_context_tokens: int) -> int:
         """Tokens of the longest request that a pool of ``blocks`` blocks admits; at most ``max_context_tokens``."""
+        if self.states:
+            pages = max(blocks - self.states * self.state_blocks, 0) // self.full
+            return min(pages * engine.page_size, max_context_tokens)
         pages = blocks // self.count
         in_window = admitted_pages(self.window_tokens, engine, max_context_tokens)
         if in_window is not None and pages >= in_window:
@@ -82,16 +112,75 @@ def groups_of_layers(full: int, windowed: int, window_tokens: int) -> KvGroups:
     return KvGroups(layers, -(-full // layers), -(-windowed // layers), window_tokens)
 
 
-def kv_groups_of(pool: PoolSpec, model: ModelSpec) -> KvGroups | None:
+def kv_groups_of(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec) -> KvGroups | None:
     """The groups in which vLLM keeps the KV of ``model``; None for a single kind of layers, and where not simulated.
 
     Simulated are pools without cache tiers, transfers of KV, attached devices and agents, whose workers form one batch
-    at a time. Windows of attention in chunks (Llama 4) make no groups: the engine keeps all of their KV.
+    at a time. Windows of attention in chunks (Llama 4) make no groups: the engine keeps all of their KV. Of linear
+    attention, models beside MLA and drafted tokens are not simulated either.
+
+    Raises:
+        InvalidParallelism: the engine does not start with such states; or the model cannot be split so.
     """
-    windowed = window_layers(model)
-    if pool.engine.name != "vllm" or windowed == 0 or model.sliding_window_tokens < LEAST_WINDOW:
-        return None
     alone = pool.attention_data_parallel == pool.pipeline_parallel == 1 and pool.role == "unified"
-    if model.windows_are_chunks or not alone or pool.tiers or pool.devices is not None or pool.agents is not None:
+    if pool.engine.name != "vllm" or not alone or pool.tiers or pool.devices is not None or pool.agents is not None:
+        return None
+    if model.linear_attention is not None:
+        known = model.mla is None and pool.engine.speculation is None
+        return _with_states(pool, model, accelerator) if known else None
+    windowed = window_layers(model)
+    if windowed == 0 or model.sliding_window_tokens < LEAST_WINDOW or model.windows_are_chunks:
         return None
     return groups_of_layers(model.layers - windowed, windowed, model.sliding_window_tokens)
+
+
+def retained_tokens(engine: EngineSpec) -> int | None:
+    """Default of ``prefix_cache_retention_interval`` (see ``simulate.plans.groups_plan.GroupsPlan``)."""
+    return 0 if rules_in_force("vllm", engine.version)["retains_ends"] else None
+
+
+def _with_states(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec) -> KvGroups:
+    """Groups of full attention and of linear attention's states."""
+    engine, linear = pool.engine, linear_layers(model)
+    groups = groups_of_layers(model.layers - linear, linear, 0)
+    caches = engine.prefix_caching
+    exports = caches and _exports_states(engine, model, accelerator)
+    part = shard(model, pool.parallelism)
+    token = layer_kv_bytes_per_token(model, part, pool.kv_dtype)
+    aligned = math.lcm(max(engine.page_size, ATTENTION_ALIGNMENT), EXPORT_ALIGNMENT if exports else 1)
+    page = aligned * math.ceil(layer_state_bytes(model, part) / (aligned * token))
+    if caches:
+        _check_chunks(pool, page)
+    most = 2 + exports if caches else 1
+    return replace(groups, windowed=0, states=groups.windowed, page_tokens=page, state_blocks=most, checkpoints=exports)
+
+
+def _exports_states(engine: EngineSpec, model: ModelSpec, accelerator: AcceleratorSpec) -> bool:
+    """Whether the kernels of linear attention are FlashInfer's, which export states from within a chunk.
+
+    Blackwell's need CUDA 13, which is taken to be there.
+    """
+    linear, capability = model.linear_attention, accelerator.compute_capability
+    if linear is None or capability is None or not rules_in_force("vllm", engine.version)["exports_states"]:
+        return False
+    family = int(capability)
+    return family == 9 or (family in (10, 12) and linear.key_head_dim == BLACKWELL_KEY_DIM)
+
+
+def _check_chunks(pool: PoolSpec, page: int) -> None:
+    """Refuse chunks with which vLLM does not keep states, at the ends of blocks of ``page`` tokens."""
+    engine, what = pool.engine, f"pool {pool.name}: linear attention's states are kept at the ends of chunks"
+    if not engine.chunked_prefill:
+        raise InvalidParallelism(
+            f"{what}: vLLM does not start with engine.chunked_prefill: false; set it, or engine.prefix_caching: false",
+            "engine.chunked_prefill",
+        )
+    if rules_in_force("vllm", engine.version)["stops_at_states"]:
+        return
+    for key, tokens in (("chunk_tokens", engine.chunk_tokens), ("long_prefill_tokens", engine.long_prefill_tokens)):
+        if tokens and tokens < page:
+            raise InvalidParallelism(
+                f"{what}: vLLM {engine.version} does not start where engine.{key} is less than a block of {page} "
+                f"tokens; it is {tokens}",
+                f"engine.{key}",
+            )

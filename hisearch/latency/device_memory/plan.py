@@ -129,11 +129,11 @@ def plan_memory(
     ``parallelism``: the split, where it is more than tensor parallelism; the capacity is then of one attention group.
     ``elsewhere``: bytes on other devices than the accelerator. ``engine_version``: vLLM's, which profiles differently
     by version; None: the engine's own. ``eager``: without compilation and CUDA graphs; None: as the engine's settings.
-    ``kv_groups``: in which vLLM keeps layers with windows; their blocks come from one pool. Under SGLang such layers
-    have a pool of their own (``window_pools``), or keep all KV. Otherwise they keep the window of every running request
-    and one chunk, under vLLM all KV where windows are chunks.
-    Linear-attention layers keep a state of every running request, and one for each drafted token of it. Such memory is
-    set aside first; the capacity counts the KV of the other layers, and of a head that drafts tokens.
+    ``kv_groups``: in which vLLM keeps layers with windows or linear attention; their blocks come from one pool. Under
+    SGLang layers with windows have a pool of their own (``window_pools``), or keep all KV. Otherwise they keep the
+    window of every running request and one chunk, under vLLM all KV where windows are chunks. Linear-attention layers
+    keep a state of every running request, and one for each drafted token of it. Such memory is set aside first; the
+    capacity counts the KV of the other layers, and of a head that drafts tokens.
 
     Raises:
         InvalidParallelism: the model cannot be split over ``tensor_parallel`` ranks.
@@ -180,12 +180,13 @@ def plan_memory(
         window = 0.0
     elif engine.name == "sglang" or (engine.name == "vllm" and model.windows_are_chunks):
         per_token, window = per_token + window_per_token, 0.0
-    window += engine.max_running_requests * states * state_bytes_per_sequence_per_rank(model, split)
+    if kv_groups is None or not kv_groups.states:
+        window += engine.max_running_requests * states * state_bytes_per_sequence_per_rank(model, split)
     spare = budget - weights - window
     if elsewhere.kv_space_bytes is not None:
         # The accelerator holds no KV, but must fit the rest.
         spare = elsewhere.kv_space_bytes - window if spare + window >= 0 else spare
-    page = engine.page_size
+    page = engine.page_size if kv_groups is None else kv_groups.engine(engine).page_size
     if spare < per_token * page:
         short = per_token * page - spare
         raise DoesNotFit(

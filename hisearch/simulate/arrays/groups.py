@@ -27,6 +27,9 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int) -> dict[str, Any]
     longest = int((trace.input_tokens + trace.output_tokens).max(initial=0))
     settings = _settings(plan, -(-longest // page) + 1)
     columns = plan.groups.full * settings["table_pages"] + plan.groups.windowed * settings["ring_pages"]
+    if plan.groups.states:
+        # Blocks of each group, and their pages.
+        columns += (plan.groups.states + 1) * gl.STATE_PLACES
     blocks = plan.kv_capacity_tokens // page
     return _fields(settings, workers, blocks, plan.scheduler_running_requests, int(columns[0]), len(trace.arrival_s))
 
@@ -40,6 +43,8 @@ def _settings(plan: WorkerPlan, table_pages: int) -> Any:
     most = admitted_pages(groups.window_tokens, engine, plan.max_request_tokens)
     settings["full"] = groups.full
     settings["windowed"] = groups.windowed
+    settings["states"] = groups.states
+    settings["checkpoints"] = groups.checkpoints
     settings["window_tokens"] = groups.window_tokens
     settings["admitted_pages"] = np.iinfo(np.int64).max if most is None else most
     settings["retention_pages"] = -1 if groups.retention_tokens is None else groups.retention_tokens // page

@@ -1,4 +1,4 @@
-"""How a worker keeps KV for layers with and without a sliding window: vLLM's groups of blocks, SGLang's second pool."""
+"""How a worker keeps KV beside full attention's: vLLM's groups of blocks, SGLang's pools for windows and states."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ class GroupsPlan:
     """Groups of layers; each has a block of its own for a page of tokens.
 
     full: groups of full attention. windowed: groups with a window of ``window_tokens`` tokens, at least 2.
+    states: groups of linear attention's states, in place of windows.
     retention_tokens: see ``tests.reference.restatement.vllm_groups.GroupsConfig``; None: all blocks.
+    checkpoints: see ``tests.reference.restatement.vllm_states.StatesConfig``.
     """
 
     full: int
     windowed: int
     window_tokens: int
     retention_tokens: int | None = None
+    states: int = 0
+    checkpoints: bool = False
 
     @property
     def count(self) -> int:
         """All groups."""
-        return self.full + self.windowed
+        return self.full + self.windowed + self.states
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Literal
 from hisearch.hardware.power import FfnPart, PowerPlan, plan_power
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.device_memory import window_pools
-from hisearch.latency.device_memory.kv_groups import kv_groups_of
+from hisearch.latency.device_memory.kv_groups import KvGroups, kv_groups_of, retained_tokens
 from hisearch.latency.device_memory.plan import Elsewhere, MemoryPlan, plan_memory
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.fitted import profile_at_hand
@@ -200,6 +200,7 @@ def plan_worker(
     kv = memory.kv_groups
     longest = model.max_context_tokens
     if kv is not None:
+        engine = kv.engine(engine)
         longest = kv.longest_request_tokens(memory.kv_capacity_tokens // engine.page_size, engine, longest)
     speculation = plan_speculation(engine.speculation, model)
     if speculation is not None:
@@ -219,7 +220,7 @@ def plan_worker(
             pool.parallelism, model, accelerator, host, _ffn_part(pool, ffn_accelerator or accelerator, ffn_host)
         ),
         agents=agents,
-        groups=None if kv is None else GroupsPlan(kv.full, kv.windowed, kv.window_tokens),
+        groups=None if kv is None else _groups(kv, engine),
         windows=_windows(pool, model, memory),
         speculation=speculation,
         slot_bytes_per_s=accelerator.host_link.bandwidth_bytes_per_s,
@@ -231,6 +232,12 @@ def _windows(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan) -> WindowsPla
     if pools is None or not window_pools.simulated(pool, model):
         return None
     return WindowsPlan(pools.window_tokens, pools.windowed)
+
+
+def _groups(kv: KvGroups, engine: EngineSpec) -> GroupsPlan:
+    return GroupsPlan(
+        kv.full, kv.windowed, kv.window_tokens, retained_tokens(engine), states=kv.states, checkpoints=kv.checkpoints
+    )
 
 
 def _ffn_part(pool: PoolSpec, accelerator: AcceleratorSpec, host: HostSpec | None) -> FfnPart | None:
@@ -279,7 +286,7 @@ def plan_pool_memory(
         engine=pool.engine,
         accelerator_name=pool.accelerator,
         elsewhere=elsewhere,
-        kv_groups=kv_groups_of(pool, model),
+        kv_groups=kv_groups_of(pool, model, accelerator),
     )
 
 

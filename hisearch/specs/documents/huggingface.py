@@ -240,6 +240,7 @@ def _linear(config: _Config, family: _Family) -> dict[str, Any]:
             "value_heads": config.need("linear_num_value_heads"),
             "key_head_dim": config.need("linear_key_head_dim"),
             "value_head_dim": config.need("linear_value_head_dim"),
+            "conv_kernel": config.count("linear_conv_kernel_dim", 4),
             "state_dtype": "bf16" if state == "bfloat16" else "fp32",
         }
     }

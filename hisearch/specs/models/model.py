@@ -40,6 +40,7 @@ class LinearAttentionSpec(Strict):
     key_head_dim: Count = Field(description="Width of a query or key.")
     value_head_dim: Count = Field(description="Width of a value.")
     state_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Format of the states.")
+    conv_kernel: Count = Field(4, description="Tokens under the short convolution of queries, keys and values.")
 
 
 class MoeSpec(Strict):

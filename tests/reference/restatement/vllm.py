@@ -21,8 +21,10 @@ from tests.reference.restatement.vllm_state import LiveRequest, Outstanding
 FUTILE_PREEMPTIONS = 1000
 
 
-#: Settings of a recording that ``vllm_groups`` reads.
-WINDOW_SETTINGS = ("sliding_window", "hybrid_window", "prefix_cache_retention_interval")
+#: Settings of a recording that ``vllm_groups`` and ``vllm_states`` read.
+GROUP_SETTINGS = (
+    "sliding_window", "hybrid_window", "prefix_cache_retention_interval", "mamba_groups", "mamba_prefill_checkpoints",
+)  # fmt: skip
 
 
 class StuckError(RuntimeError):
@@ -72,7 +74,7 @@ class VllmConfig:
         """
         if config.get("offload") is not None:
             raise ValueError("offload: the connector is not restated")
-        others = ("max_model_len", "offload", "speculation", *WINDOW_SETTINGS)
+        others = ("max_model_len", "offload", "speculation", *GROUP_SETTINGS)
         settings = {key: value for key, value in config.items() if key not in others}
         return cls(**settings, rules=rules_of("vllm", version))
 
@@ -266,7 +268,12 @@ class VllmWorker:
         """Tokens of a running request that the budget allows; 0: none is to be computed."""
         if live.waits_for_last_token:
             return 0
-        return min(self._cut(live.known + live.in_flight - live.computed), self._budget)
+        share = min(self._cut(live.known + live.in_flight - live.computed), self._budget)
+        return self._aligned(live, live.computed, share)
+
+    def _aligned(self, live: LiveRequest, start: int, share: int) -> int:
+        """The part of a share behind ``start`` tokens that a step computes, where it has to end at certain tokens."""
+        return share
 
     def _admit(self, now: float) -> None:
         """Admit waiting requests from the head until the first one fails."""
@@ -288,7 +295,9 @@ class VllmWorker:
         share = self._cut(wanted)
         if not self.config.chunked_prefill and share > self._budget:
             return False
-        share = min(share, self._budget)
+        share = self._aligned(live, cached, min(share, self._budget))
+        if share == 0:
+            return False
         if self.config.scheduler_reserve_full_isl and not self._fits_whole(live, hits):
             return False
         if not self._fits(live, hits, cached + share):

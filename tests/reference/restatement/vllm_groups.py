@@ -13,7 +13,7 @@ from typing import Any
 from hisearch.specs.deployments.engine_rules import rules_of
 from tests.reference.restatement.content import page
 from tests.reference.restatement.recording import Cost, Recording, Request
-from tests.reference.restatement.vllm import WINDOW_SETTINGS, VllmConfig, VllmWorker, drive
+from tests.reference.restatement.vllm import GROUP_SETTINGS, VllmConfig, VllmWorker, drive
 from tests.reference.restatement.vllm_state import LiveRequest
 
 #: A page of a group that holds no block: it is out of the window.
@@ -43,7 +43,7 @@ class GroupsConfig(VllmConfig):
         if config.get("offload") is not None:
             raise ValueError("offload: the connector is not restated")
         settings = {
-            key: value for key, value in config.items() if key not in ("offload", "speculation", *WINDOW_SETTINGS)
+            key: value for key, value in config.items() if key not in ("offload", "speculation", *GROUP_SETTINGS)
         }
         alone = config.get("sliding_window", 0)
         return cls(
@@ -83,11 +83,14 @@ class GroupsWorker(VllmWorker):
         total = request.input_tokens + request.max_output_tokens - 1
         if not self.config.chunked_prefill and total > self.config.max_tokens:
             return f"{total} tokens exceed the step budget of {self.config.max_tokens} and chunked prefill is off"
-        pages = -(-total // self.config.block_size)
-        needed = sum(1 if window else pages for window in self.config.windows)
+        needed = self._least_needed(-(-total // self.config.block_size))
         if needed > self.pool.usable_blocks:
             return f"{total} tokens need {needed} blocks, more than the pool's {self.pool.usable_blocks}"
         return None
+
+    def _least_needed(self, pages: int) -> int:
+        """Blocks that a request of ``pages`` pages holds at its end, at least."""
+        return sum(1 if window else pages for window in self.config.windows)
 
     # ---- blocks ----------------------------------------------------------------------------------------------------
 
@@ -104,13 +107,16 @@ class GroupsWorker(VllmWorker):
         """Leading blocks of a group that are out of the window once ``computed`` tokens are computed."""
         return max(computed - window + 1, 0) // self.config.block_size if window else 0
 
+    def _freed_behind(self, live: LiveRequest) -> int:
+        """Tokens by which blocks of ``live`` leave its windows."""
+        if "frees_processed" not in self.config.rules:
+            return live.computed
+        outstanding = [entry for done in self.outstanding for entry in done.step.batch]
+        return live.computed - sum(entry.new for entry in outstanding if entry.id == live.request.id)
+
     def _free_skipped(self, live: LiveRequest) -> None:
         """Give back blocks that are out of the window, the one nearest to it first."""
-        computed = live.computed
-        if "frees_processed" in self.config.rules:
-            computed -= sum(
-                entry.new for done in self.outstanding for entry in done.step.batch if entry.id == live.request.id
-            )
+        computed = self._freed_behind(live)
         for window, table in zip(self.config.windows, self._tables.get(live, ()), strict=False):
             removed = []
             for index in range(min(self._skipped(window, computed), len(table.blocks)) - 1, -1, -1):
@@ -182,14 +188,18 @@ class GroupsWorker(VllmWorker):
         return self._fits(live, hits, live.known, cap=True)
 
     def _fits(self, live: LiveRequest, hits: list[Any], tokens: int, *, cap: bool = False) -> bool:
+        reserved = int(self.config.watermark * self.config.num_blocks) if self.running else 0
+        return self._needed(live, hits, tokens, cap=cap) + reserved <= len(self.pool.free)
+
+    def _needed(self, live: LiveRequest, hits: list[Any], tokens: int, *, cap: bool) -> int:
+        """Blocks that leave the free queue for ``tokens`` tokens with ``hits`` reused."""
         needed = 0
         for group, window in enumerate(self.config.windows):
             skipped = self._skipped(window, len(hits) * self.config.block_size)
             required = self._required(tokens, window, cap=cap)
             needed += max(required - max(skipped, len(hits)), 0)
             needed += sum(self.pool.is_free(row[group]) for row in hits[skipped:])
-        reserved = int(self.config.watermark * self.config.num_blocks) if self.running else 0
-        return needed + reserved <= len(self.pool.free)
+        return needed
 
     def _hold(self, live: LiveRequest, hits: list[Any], cached: int) -> None:
         groups = range(len(self.config.windows))
@@ -203,12 +213,16 @@ class GroupsWorker(VllmWorker):
     # ---- blocks of a share -----------------------------------------------------------------------------------------
 
     def _compute(self, live: LiveRequest, share: int) -> None:
-        needed = -(-(live.computed + share) // self.config.block_size)
+        self._take(live, live.computed + share)
+        self._shares[live] = share
+        self._publish(live, min(live.computed + share, live.known))
+
+    def _take(self, live: LiveRequest, tokens: int) -> None:
+        """Take the blocks that ``live`` lacks for its first ``tokens`` tokens, of one group after another."""
+        needed = -(-tokens // self.config.block_size)
         for table in self._tables[live]:
             while len(table.blocks) < needed:
                 table.blocks.append(self.pool.take())
-        self._shares[live] = share
-        self._publish(live, min(live.computed + share, live.known))
 
     def _publish(self, live: LiveRequest, tokens: int) -> None:
         if not self.config.prefix:

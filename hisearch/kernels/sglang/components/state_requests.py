@@ -88,7 +88,7 @@ def _decoded(sim, r, tokens):
 
 @kernel
 def pass_untracked(sim, r, tokens, first):
-    """Note that ``r`` decodes to ``tokens`` tokens in a mixed step, which leaves no state; ``first``: it is its first."""
+    """Note that ``r`` decodes to ``tokens`` tokens in a mixed step, which leaves no state. ``first``: the first."""
     interval = sim.config.state_interval_tokens
     if sim.config.state_slots == 0 or tokens % interval != 0:
         return

@@ -21,6 +21,7 @@ from hisearch.kernels.vllm.groups import step as groups_step
 def form(sim, w, now):
     """Form the next batch at ``now``, launch it and set the worker's next event."""
     worker = sim.workers[w]
+    sim.kv_pools[worker.cache_id].passes += 1
     log.forget_lost(sim)
     worker.batch_size = 0
     worker.lost_head = -1

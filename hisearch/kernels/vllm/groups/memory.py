@@ -1,4 +1,4 @@
-"""vLLM's KV cache manager with several groups: block tables, cached prefixes, windows.
+"""vLLM's KV cache manager with several groups: block tables, cached prefixes, windows; ``states`` has those of states.
 
 Source: ``v1/core/kv_cache_coordinator.py``, ``single_type_kv_cache_manager.py`` and ``kv_cache_manager.py``. Held to
 account by ``tests.reference.restatement.vllm_groups``.
@@ -10,11 +10,12 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.cache import block_table
 from hisearch.kernels.engine import schedulers
 from hisearch.kernels.traffic import lists
-from hisearch.kernels.vllm.groups import pool
+from hisearch.kernels.vllm.groups import pool, states
 
 
 @kernel
 def _groups(sim):
+    """Groups of attention, which come before those of states."""
     return sim.kv_groups.full + sim.kv_groups.windowed
 
 
@@ -43,12 +44,13 @@ def _tokens_in_flight(sim, w, r):
 
 @kernel
 def _free_skipped(sim, w, r, computed):
-    """Free blocks of ``r`` that are out of the window, the one nearest to it first."""
+    """Free blocks of ``r`` that are out of the window, the one nearest to it first, and states behind it."""
+    if sim.config.frees_processed:
+        computed -= _tokens_in_flight(sim, w, r)
+    states.free_behind(sim, sim.workers[w].cache_id, r, computed)
     if sim.kv_groups.windowed == 0:
         return
     held = sim.held[r]
-    if sim.config.frees_processed:
-        computed -= _tokens_in_flight(sim, w, r)
     end = min(skipped_pages(sim, computed), held.pages)
     v = sim.workers[w].cache_id
     for group in range(sim.kv_groups.full, _groups(sim)):
@@ -61,18 +63,23 @@ def _free_skipped(sim, w, r, computed):
 def missing_blocks(sim, w, r, computed, tokens):
     """Blocks that the running ``r`` needs for ``tokens`` tokens behind its ``computed`` ones."""
     _free_skipped(sim, w, r, computed)
-    return max(lists.pages(sim, computed + tokens) - sim.held[r].pages, 0) * _groups(sim)
+    attention = max(lists.pages(sim, computed + tokens) - sim.held[r].pages, 0) * _groups(sim)
+    return attention + states.missing_blocks(sim, r, computed, tokens)
 
 
 @kernel
-def take(sim, w, r, tokens):
-    """Take blocks, of one group after another, so that ``r`` has them for its first ``tokens`` tokens."""
+def take(sim, w, r, computed, tokens):
+    """Take blocks, of one group after another, so that ``r`` has them for its first ``tokens`` tokens.
+
+    ``computed`` of them are computed.
+    """
     held = sim.held[r]
     v = sim.workers[w].cache_id
     pages = lists.pages(sim, tokens)
     for group in range(_groups(sim)):
         for page in range(held.pages, pages):
             sim.kv_tables[held.table, _place(sim, r, group, page)] = pool.take(sim, v)
+    states.take(sim, v, r, computed, tokens)
     held.pages = max(held.pages, pages)
 
 
@@ -116,6 +123,7 @@ def publish(sim, w, r, tokens):
             if _retains(sim, r, group, page):
                 block = sim.kv_tables[held.table, _place(sim, r, group, page)]
                 pool.publish(sim, v, block, pool.key_of(sim, sim.path[0, page - held.hashed], group))
+    states.publish(sim, v, r, end)
     held.hashed = end
 
 
@@ -154,6 +162,8 @@ def cached_pages(sim, v, trace_node, most):
         full = 0
         while full < most and _found_in(sim, v, 0, groups.full, sim.path[0, full]):
             full += 1
+    if groups.states > 0:
+        return states.hit_pages(sim, v, full), full
     return _windowed_hit(sim, v, full) if groups.windowed > 0 else full, full
 
 
@@ -186,7 +196,7 @@ def _needed(sim, v, group, hit, pages):
 
 
 @kernel
-def _fits(sim, w, hit, tokens, whole):
+def _fits(sim, w, r, hit, tokens, whole):
     """Whether ``tokens`` tokens fit, ``hit`` pages of them cached; ``whole``: windows count what they hold at most."""
     v = sim.workers[w].cache_id
     pages = lists.pages(sim, tokens)
@@ -194,6 +204,7 @@ def _fits(sim, w, hit, tokens, whole):
     for group in range(_groups(sim)):
         capped = whole and group >= sim.kv_groups.full
         needed += _needed(sim, v, group, hit, min(pages, sim.kv_groups.admitted_pages) if capped else pages)
+    needed += states.needed_blocks(sim, v, r, hit, tokens)
     return needed <= sim.trees[v].free_pages
 
 
@@ -201,9 +212,9 @@ def _fits(sim, w, hit, tokens, whole):
 def fits_admission(sim, w, r, hit, share):
     """Whether there are blocks to admit ``r`` with ``hit`` cached pages and ``share`` tokens behind them."""
     known = sim.trace.input_tokens[r] + sim.requests[r].generated
-    if sim.config.reserve_full_prompt and not _fits(sim, w, hit, known, True):
+    if sim.config.reserve_full_prompt and not _fits(sim, w, r, hit, known, True):
         return False
-    return _fits(sim, w, hit, hit * sim.config.page_tokens + share, False)
+    return _fits(sim, w, r, hit, hit * sim.config.page_tokens + share, False)
 
 
 @kernel
@@ -221,6 +232,7 @@ def hold(sim, w, r, hit):
             block = pool.find(sim, v, pool.key_of(sim, sim.path[0, page], group))
             pool.hold(sim, v, block)
             sim.kv_tables[held.table, _place(sim, r, group, page)] = block
+    states.hold(sim, v, r, hit)
     sim.requests[r].computed = hit * sim.config.page_tokens
 
 
@@ -233,6 +245,7 @@ def release(sim, w, r, findable):
     for group in range(_groups(sim)):
         for page in range(held.pages - 1, -1 if group < sim.kv_groups.full else held.first_windowed - 1, -1):
             pool.release(sim, v, sim.kv_tables[held.table, _place(sim, r, group, page)])
+    states.release(sim, v, r)
     sim.next_tables[held.table] = sim.kv_pools[v].free_tables
     sim.kv_pools[v].free_tables = held.table
 
@@ -246,7 +259,8 @@ def never_fits(sim, r):
     declared = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r] - 1
     if not sim.config.chunked_prefill and declared > sim.config.chunk_tokens:
         return True
-    return sim.kv_groups.full * lists.pages(sim, declared) + sim.kv_groups.windowed > sim.config.capacity_pages
+    groups = sim.kv_groups
+    return groups.full * lists.pages(sim, declared) + groups.windowed + groups.states > sim.config.capacity_pages
 
 
 @kernel

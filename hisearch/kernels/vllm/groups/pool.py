@@ -19,7 +19,7 @@ _insert, _remove = linked_list()
 @kernel
 def key_of(sim, page_key, group):
     """Key of a page's block in ``group``."""
-    return page_key * (sim.kv_groups.full + sim.kv_groups.windowed) + group
+    return page_key * (sim.kv_groups.full + sim.kv_groups.windowed + sim.kv_groups.states) + group
 
 
 @kernel
@@ -49,6 +49,16 @@ def publish(sim, v, block, key):
     while sim.kv_blocks[v, at].chain >= 0:
         at = sim.kv_blocks[v, at].chain
     sim.kv_blocks[v, at].chain = block
+
+
+@kernel
+def note_pass(sim, v, key):
+    """Note that blocks with this key were made findable in the pass under way, or since the one before it."""
+    block = sim.kv_buckets[v, _bucket(sim, key)]
+    while block >= 0:
+        if sim.kv_blocks[v, block].key == key:
+            sim.kv_blocks[v, block].published = sim.kv_pools[v].passes
+        block = sim.kv_blocks[v, block].chain
 
 
 @kernel
@@ -98,6 +108,7 @@ def take(sim, v):
     """Take the front of the free queue, which is not empty; its content is lost."""
     block = sim.kv_pools[v].head
     _unlink(sim, v, block)
+    sim.kv_blocks[v, block].published = -1
     if sim.kv_blocks[v, block].key >= 0:
         _forget(sim, v, block)
         sim.trees[v].evicted_tokens += sim.config.page_tokens
@@ -124,8 +135,10 @@ def reset(sim, v, blocks):
     pool = sim.kv_pools[v]
     pool.head = -1
     pool.tail = -1
+    pool.passes = 0
     sim.kv_buckets[v, :] = -1
     for block in range(blocks):
         sim.kv_blocks[v, block].key = -1
         sim.kv_blocks[v, block].holders = 0
+        sim.kv_blocks[v, block].published = -1
         _link(sim, v, pool.tail, block)

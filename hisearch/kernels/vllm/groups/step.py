@@ -8,6 +8,7 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.vllm import memory, step
 from hisearch.kernels.vllm.groups import memory as groups_memory
+from hisearch.kernels.vllm.groups import states
 from hisearch.kernels.vllm.in_order import served_in_order
 
 
@@ -31,7 +32,7 @@ def _schedule(sim, w, r, computed, share):
     """Give ``r`` blocks for ``share`` tokens behind its ``computed`` ones, and put it into the batch."""
     request = sim.requests[r]
     known = sim.trace.input_tokens[r] + memory.sampled(sim, w, r) - memory.in_flight(sim, w, r)
-    groups_memory.take(sim, w, r, computed + share)
+    groups_memory.take(sim, w, r, computed, computed + share)
     groups_memory.publish(sim, w, r, min(computed + share, known))
     if request.state == la.DECODING:
         _put_decode(sim, w, r)
@@ -46,7 +47,17 @@ def _schedule_running(sim, w, r, computed, share, blocks):
     _schedule(sim, w, r, computed, share)
 
 
-_serve_in_order = served_in_order(step.running_share, groups_memory.missing_blocks, preempt, _schedule_running)
+@kernel
+def _running_share(sim, w, r, budget):
+    """As ``step.running_share``; chunks end where states do."""
+    computed, tokens = step.running_share(sim, w, r, budget)
+    state = sim.requests[r].state
+    if tokens > 0 and state != la.DECODING and state != la.DRAINING:
+        tokens = states.aligned(sim, r, computed, tokens)
+    return computed, tokens
+
+
+_serve_in_order = served_in_order(_running_share, groups_memory.missing_blocks, preempt, _schedule_running)
 
 
 @kernel
@@ -62,7 +73,7 @@ def admit(sim, w, r, now, budget):
     """Try to admit the waiting request ``r``. Returns tokens scheduled, 0 if it has to wait."""
     hit = groups_memory.look_up(sim, w, r)
     hit_tokens = hit * sim.config.page_tokens
-    share = step.share_of(sim, w, r, hit_tokens, budget)
+    share = states.aligned(sim, r, hit_tokens, step.share_of(sim, w, r, hit_tokens, budget))
     if share == 0 or not groups_memory.fits_admission(sim, w, r, hit, share):
         return 0
     lists.stop_waiting(sim, w, r)
