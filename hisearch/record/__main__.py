@@ -100,7 +100,11 @@ def _parser() -> argparse.ArgumentParser:
                 "OffloadingConnector, with linear attention's states, or with sliding windows",
             )
         for other, features, what in (
-            ("sglang", ("drafts", "windows"), "with drafted tokens, or with sliding windows (0.5.23)"),
+            (
+                "sglang",
+                ("drafts", "states", "windows"),
+                "with drafted tokens, states of linear attention or windows (0.5.23)",
+            ),
             ("router", ("pd",), "before prefill or decode workers"),
             ("dynamo", ("events",), "by the workers' KV events, which need nats-server"),
         ):

@@ -139,6 +139,8 @@ class SglangSettings(_Settings):
 
     A random order of the queue cannot be replayed: the engine's random numbers are not recorded. With sliding windows
     ``max_total_tokens`` is the pool of the layers with full attention, ``swa_max_total_num_tokens`` that of the others.
+    With linear attention ``max_mamba_cache_size`` is the pool of states; ``mamba_chunk_size`` is the model's, and its
+    default that of the engine's kernels (``chunk_delta_h.CHUNK_SIZE``).
     """
 
     page_size: Tokens
@@ -163,10 +165,10 @@ class SglangSettings(_Settings):
     sliding_window_size: Tokens | None = None
     swa_max_total_num_tokens: Tokens | None = None
     max_mamba_cache_size: Tokens | None = None
-    mamba_radix_cache_strategy: Literal["auto", "no_buffer", "extra_buffer"] = "auto"
+    mamba_radix_cache_strategy: Literal["auto", "no_buffer", "extra_buffer", "extra_buffer_lazy"] = "auto"
     mamba_track_interval: Tokens = 256
     mamba_chunk_size: Tokens = 64
-    mamba_max_states_per_path: Literal[-1] = -1
+    mamba_max_states_per_path: Annotated[int, Field(ge=-1)] = -1
 
     @property
     def has_windows(self) -> bool:
@@ -175,17 +177,24 @@ class SglangSettings(_Settings):
 
     @property
     def has_states(self) -> bool:
-        """Whether some layers have a state instead of KV."""
+        """Whether some layers have linear attention, with a pool of states."""
         return self.max_mamba_cache_size is not None
 
     @property
-    def buffers_states(self) -> bool:
-        """Whether requests have slots of their own for the states that the tree gets (``extra_buffer``)."""
+    def state_strategy(self) -> Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"]:
+        """How states get into the radix cache: ``auto`` by overlap and pages; without radix cache none does."""
         if self.disable_radix_cache:
-            return False
-        by_default = not self.disable_overlap_schedule or self.page_size > 1
-        strategy = self.mamba_radix_cache_strategy
-        return by_default if strategy == "auto" else strategy == "extra_buffer"
+            return "no_buffer"
+        if self.mamba_radix_cache_strategy != "auto":
+            return self.mamba_radix_cache_strategy
+        return "no_buffer" if self.disable_overlap_schedule and self.page_size == 1 else "extra_buffer"
+
+    @property
+    def state_buffers(self) -> int:
+        """States beside its own that a request takes at its admission."""
+        if self.state_strategy == "no_buffer":
+            return 0
+        return 1 if self.state_strategy == "extra_buffer_lazy" or self.disable_overlap_schedule else 2
 
     @model_validator(mode="after")
     def _check(self) -> SglangSettings:
@@ -200,11 +209,6 @@ class SglangSettings(_Settings):
         self._check_windows()
         self._check_states()
         return self
-
-    def _check_states(self) -> None:
-        for name in ("hicache", "speculation", "sliding_window_size"):
-            if self.has_states and getattr(self, name) is not None:
-                raise ValueError(f"max_mamba_cache_size beside {name} is not simulated")
 
     def _check_windows(self) -> None:
         window, pool = self.sliding_window_size, self.swa_max_total_num_tokens
@@ -221,4 +225,42 @@ class SglangSettings(_Settings):
             raise ValueError(
                 f"swa_max_total_num_tokens is {pool} in whole pages; the engine needs more than {window + page} "
                 f"(sliding_window_size and a page), and has no more than {full} (max_total_tokens)"
+            )
+
+    def _check_states(self) -> None:
+        states = self.max_mamba_cache_size
+        if states is None:
+            for name in ("mamba_radix_cache_strategy", "mamba_track_interval", "mamba_chunk_size"):
+                if name in self.model_fields_set:
+                    raise ValueError(f"{name} is given without max_mamba_cache_size")
+            return
+        for name in ("hicache", "speculation", "sliding_window_size"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"max_mamba_cache_size beside {name} is not simulated")
+        if self.mamba_max_states_per_path == 0:
+            raise ValueError("mamba_max_states_per_path is 0; the engine wants -1 (no limit) or a positive integer")
+        self._check_state_strategy()
+        # One more is in the tree and one in hand while a request's state is put there.
+        slots = 1 if self.disable_radix_cache else 3 + self.state_buffers
+        if self.max_running_requests > states // slots:
+            raise ValueError(
+                f"max_running_requests is {self.max_running_requests}; with max_mamba_cache_size {states} the engine "
+                f"runs no more than {states // slots} requests, {slots} states each"
+            )
+
+    def _check_state_strategy(self) -> None:
+        strategy, page = self.state_strategy, self.page_size
+        if self.disable_radix_cache:
+            return
+        if strategy == "no_buffer":
+            if page > 1 or not self.disable_overlap_schedule:
+                raise ValueError("mamba_radix_cache_strategy no_buffer needs page_size 1 and disable_overlap_schedule")
+            return
+        if strategy == "extra_buffer_lazy" and self.disable_overlap_schedule:
+            raise ValueError("mamba_radix_cache_strategy extra_buffer_lazy needs overlap: disable_overlap_schedule")
+        if self.mamba_track_interval % page:
+            raise ValueError(f"mamba_track_interval is {self.mamba_track_interval}; expected whole pages of {page}")
+        if max(self.mamba_chunk_size, page) % min(self.mamba_chunk_size, page):
+            raise ValueError(
+                f"mamba_chunk_size is {self.mamba_chunk_size}; expected a divisor or a multiple of page_size, {page}"
             )

@@ -48,7 +48,8 @@ class RequestRow(Row):
 class StepRow(Row):
     """One of ``steps``; further keys are for debugging, and ignored.
 
-    ``pool``: free and evictable tokens; with SGLang's sliding windows those of the window layers' pool behind them.
+    ``pool``: free and evictable tokens; behind them those of the window layers' pool with SGLang's sliding windows, or
+    free and evictable states with its linear attention.
     """
 
     start_s: float

@@ -48,7 +48,7 @@ class Decision(NamedTuple):
         batch: (request, tokens computed before, tokens computed now), in batch order.
         lost: requests preempted (vLLM: by index) or retracted (SGLang: in order) while it was formed.
         pool: (free, evictable) KV tokens after it was formed, and where recorded behind them those of SGLang's window
-            layers; None where not recorded.
+            layers, or its states; None where not recorded.
     """
 
     start_s: float
@@ -303,17 +303,22 @@ def _states(recording: EngineRecording, settings: SglangSettings) -> dict[str, A
     """Arguments of a plan for the recording's pool of states.
 
     Raises:
-        RecordingError: a release whose scheduler goes by other rules.
+        RecordingError: a release whose scheduler goes by other rules, or what is not simulated.
     """
     if settings.max_mamba_cache_size is None:
         return {}
     if not window_pools.simulates_windows(recording.version):
         message = f"pools of states are simulated by the rules of {window_pools.SINCE}; this is {recording.version}"
         raise recording.error("config.max_mamba_cache_size", message)
-    slots = (1 if settings.disable_overlap_schedule else 2) if settings.buffers_states else 0
+    for name, missing in (
+        ("mamba_radix_cache_strategy", settings.state_strategy == "extra_buffer_lazy"),
+        ("mamba_max_states_per_path", settings.mamba_max_states_per_path >= 0 and not settings.disable_radix_cache),
+    ):
+        if missing:
+            raise recording.error(f"config.{name}", f"{getattr(settings, name)} is not simulated")
     grid = max(settings.mamba_chunk_size, settings.page_size)
     interval = math.lcm(grid, settings.mamba_track_interval)
-    return {"states": StatesPlan(settings.max_mamba_cache_size, slots, grid, interval)}
+    return {"states": StatesPlan(settings.max_mamba_cache_size, settings.state_buffers, grid, interval)}
 
 
 def _offloading(settings: VllmSettings) -> dict[str, Any]:

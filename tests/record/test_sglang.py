@@ -21,6 +21,7 @@ from hisearch.record.sglang.hicache_0_5_23 import next_deadline
 from hisearch.record.sglang.random_cases import draw_case
 from hisearch.record.sglang.run import check
 from hisearch.record.sglang.scheduler import OrderedSet
+from hisearch.record.sglang.states import random_state_case, slots_per_request, strategy_of
 from hisearch.record.sglang.timeline import Finished, StuckError, Timeline, step_latency_s
 from hisearch.record.sglang.tokens import token_ids
 from hisearch.record.sglang.virtual_threads import VirtualThreads
@@ -179,6 +180,47 @@ def test_windows_of_other_versions_are_refused() -> None:
         check("0.5.9", WINDOWS, [])
 
 
+STATES = SMALL | {"max_running_requests": 4, "max_mamba_cache_size": 16, "mamba_radix_cache_strategy": "extra_buffer"}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"max_mamba_cache_size": None}, "max_mamba_cache_size: missing; expected beside mamba_radix_cache_strategy"),
+        ({"max_mamba_cache_size": 15}, "max_running_requests: 4; the engine runs no more than 3 .* 15 states, 4 a"),
+        ({"disable_overlap_schedule": False}, "max_running_requests: 4; .* 16 states, 5 a request"),
+        ({"mamba_radix_cache_strategy": "no_buffer"}, "page_size: 16; the engine has no_buffer with pages of 1 alone"),
+        (
+            {"mamba_radix_cache_strategy": "no_buffer", "page_size": 1, "disable_overlap_schedule": False},
+            "no_buffer without overlap alone",
+        ),
+        ({"mamba_radix_cache_strategy": "extra_buffer_lazy"}, "extra_buffer_lazy with overlap alone"),
+        ({"mamba_track_interval": 100}, "mamba_track_interval: 100; the engine wants a multiple of page_size, 16"),
+        ({"mamba_chunk_size": 40}, "mamba_chunk_size: 40; the engine wants it to divide page_size, 16"),
+        ({"mamba_max_states_per_path": 0}, "mamba_max_states_per_path: 0; the engine wants -1"),
+        ({"hicache": {"hicache_ratio": 2.0}}, "max_mamba_cache_size beside hicache is not recorded"),
+        ({"sliding_window_size": 31, "swa_max_total_num_tokens": 200}, "beside sliding_window_size is not recorded"),
+    ],
+)
+def test_states_that_can_not_be_recorded_are_refused(change: dict[str, Any], expected: str) -> None:
+    check("0.5.23", STATES, [])
+    check("0.5.23", STATES | {"disable_radix_cache": True, "max_mamba_cache_size": 4, "mamba_track_interval": 100}, [])
+    with pytest.raises(EngineError, match=expected):
+        check("0.5.23", STATES | change, [])
+    with pytest.raises(EngineError, match="max_mamba_cache_size: recorded of sglang"):
+        check("0.5.9", STATES, [])
+
+
+@pytest.mark.parametrize(
+    ("overlap", "page", "expected", "slots"),
+    [(True, 1, "extra_buffer", 5), (False, 16, "extra_buffer", 4), (False, 1, "no_buffer", 3)],
+)
+def test_the_strategy_auto_is_that_of_the_engine(overlap: bool, page: int, expected: str, slots: int) -> None:
+    config = {"page_size": page, "disable_overlap_schedule": not overlap}
+    assert (strategy_of(config), slots_per_request(config)) == (expected, slots)
+    assert slots_per_request(config | {"disable_radix_cache": True}) == 1
+
+
 @pytest.mark.parametrize("found", ["0.5.8", "0.5.12", "0.6.0"])
 def test_other_versions_are_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sglang, "installed_version", lambda _: found)
@@ -211,6 +253,17 @@ def test_random_windows_are_repeatable_and_can_be_recorded() -> None:
         windows.add((config["sliding_window_size"] < config["page_size"], config["sliding_window_size"] > longest))
     # Below a page, longer than any request, and between.
     assert windows == {(True, False), (False, True), (False, False)}
+
+
+def test_random_states_are_repeatable_and_can_be_recorded() -> None:
+    strategies = set()
+    for seed in range(60):
+        config, rows, block = random_state_case(random.Random(seed), "0.5.23")
+        assert (config, rows, block) == random_state_case(random.Random(seed), "0.5.23")
+        assert check_settings("case", config, sglang.SETTINGS).items() <= config.items()
+        check("0.5.23", config, rows)
+        strategies.add("off" if config["disable_radix_cache"] else strategy_of(config))
+    assert strategies == {"off", "no_buffer", "extra_buffer", "extra_buffer_lazy"}
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from hisearch.validate.recorded_trace import declared_limit
 from hisearch.validate.recording import EngineRecording, RequestRow
 from hisearch.validate.replay import Decision, Run
 from hisearch.validate.step_law import StepLaw
-from tests.reference.restatement import sglang, sglang_windows, vllm, vllm_groups, vllm_states
+from tests.reference.restatement import sglang, sglang_states, sglang_windows, vllm, vllm_groups, vllm_states
 from tests.reference.restatement.content import BlockContent
 from tests.reference.restatement.recording import Cost, Recording, Request, Step
 from tests.reference.restatement.sglang_state import SglangConfig
@@ -84,6 +84,9 @@ def _replay_sglang(
     if settings.has_windows:
         windows = sglang_windows.WindowsConfig.from_recording(settings.model_dump(), recording.version)
         return sglang_windows.replay(windows, requests, cost)
+    if settings.has_states:
+        states = sglang_states.StatesConfig.from_recording(settings.model_dump(), recording.version)
+        return sglang_states.replay(states, requests, cost)
     try:
         config = SglangConfig.from_recording(settings.model_dump(), recording.version)
         config = replace(config, jumps=recording.jumps)

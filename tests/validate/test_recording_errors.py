@@ -12,6 +12,7 @@ from hisearch.validate.recording import RecordingError, read_recording
 from hisearch.validate.scheduler import validate_recording
 from tests.validate.recordings import HICACHE, Made
 
+STATES = {"max_mamba_cache_size": 40, "mamba_track_interval": 64}
 WINDOWS = {"sliding_window_size": 31, "swa_max_total_num_tokens": 200}
 
 
@@ -77,7 +78,16 @@ def _put(value: Any, *keys: Any) -> Callable[[dict[str, Any]], None]:
         ("sglang", _config(swa_max_total_num_tokens=700), "config: sliding_window_size and swa_max_total"),
         ("sglang", _config(**WINDOWS, hicache=HICACHE), "config: sliding_window_size beside hicache is not simulated"),
         ("sglang", _config(**WINDOWS | {"swa_max_total_num_tokens": 10**6}), "config: swa_max_total_num_tokens is 10"),
+        ("sglang", _config(mamba_track_interval=64), "config: mamba_track_interval is given without max_mamba_cache"),
+        ("sglang", _config(**STATES, **WINDOWS), "config: max_mamba_cache_size beside sliding_window_size is not sim"),
+        ("sglang", _config(**STATES | {"max_mamba_cache_size": 31}), "config: max_running_requests is 8; with max_mam"),
+        ("sglang", _config(**STATES, mamba_radix_cache_strategy="no_buffer"), "config: mamba_radix_cache_strategy no_"),
+        ("sglang", _config(**STATES | {"mamba_track_interval": 9}), "config: mamba_track_interval is 9; expected"),
+        ("sglang", _config(**STATES, mamba_chunk_size=7), "config: mamba_chunk_size is 7; expected a divisor"),
+        ("sglang", _config(**STATES, mamba_max_states_per_path=0), "config: mamba_max_states_per_path is 0"),
+        ("sglang", _config(**STATES), "config.max_mamba_cache_size: pools of states are simulated by the rules of"),
         ("sglang", _config(**WINDOWS | {"sliding_window_size": 700}), "config: swa_max_total_num_tokens is "),
+        ("sglang", _config(**WINDOWS), "config.sliding_window_size: pools for windows are simulated by the rules"),
     ],
 )  # fmt: skip
 def test_bad_recordings_are_refused_by_file_and_key(

@@ -2,8 +2,9 @@
 
 ``standins`` replaces what needs a GPU. ``timeline`` is the clock and the record. ``scheduler`` with ``before_0_5_10``
 and ``from_0_5_23`` set the engine's scheduler up. ``copies``, ``storage``, ``virtual_threads`` and ``hicache_*`` are
-the laws of the host tier and of storage, ``drafts`` those of drafted tokens, ``windows`` the pools of sliding windows.
-``random_cases`` draws cases, ``run`` takes one through the engine.
+the laws of the host tier and of storage, ``drafts`` those of drafted tokens. ``windows`` are the pools of sliding
+windows, ``states`` the pool of states of linear attention. ``random_cases`` draws cases, ``run`` takes one through
+the engine.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from hisearch.record.cases import Case, EngineError, Setting
 from hisearch.record.sglang.drafts import random_draft_case
 from hisearch.record.sglang.random_cases import draw_case
+from hisearch.record.sglang.states import STRATEGIES, random_state_case
 from hisearch.record.sglang.windows import random_window_case
 from hisearch.record.workload import Row
 
@@ -50,6 +52,13 @@ SETTINGS = {
         Setting("scheduler_recv_interval", *_INTEGER, default=1, least=1),
         Setting("sliding_window_size", *_INTEGER, default=None, least=1),
         Setting("swa_max_total_num_tokens", *_INTEGER, default=None, least=1),
+        Setting("max_mamba_cache_size", *_INTEGER, default=None, least=1),
+        Setting(
+            "mamba_radix_cache_strategy", (str,), f"one of {', '.join(STRATEGIES)}", default="auto", choices=STRATEGIES
+        ),
+        Setting("mamba_track_interval", *_INTEGER, default=None, least=1),
+        Setting("mamba_chunk_size", *_INTEGER, default=None, least=1),
+        Setting("mamba_max_states_per_path", *_INTEGER, default=-1, least=-1),
         Setting("speculation", (dict,), "a mapping: method, draft_tokens, accepted, seed", default=None),
         Setting("hicache", (dict,), "a mapping of the host tier's arguments and laws", default=None),
     )
@@ -74,7 +83,7 @@ def version() -> str:
 
 
 #: What a random case may have beside the settings of every case.
-FEATURES = {"drafts": random_draft_case, "windows": random_window_case}
+FEATURES = {"drafts": random_draft_case, "states": random_state_case, "windows": random_window_case}
 
 
 def draw(rng: random.Random, feature: str | None = None) -> tuple[dict[str, Any], list[Row], int]:

@@ -12,6 +12,7 @@ from hisearch.record.sglang import hicache_0_5_23
 from hisearch.record.sglang.drafts import write_slots
 from hisearch.record.sglang.scheduler import OrderedSet, Recording
 from hisearch.record.sglang.settings import CONTEXT_TOKENS, Ignored, arguments, pool_tokens
+from hisearch.record.sglang.states import has_states, request_slots
 from hisearch.record.sglang.timeline import Ticks, Timeline
 from hisearch.record.sglang.windows import has_windows, window_pools
 
@@ -82,10 +83,11 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
                 vocab_size=vocabulary, is_matryoshka=False, is_encoder_decoder=False, is_multimodal=False,
                 context_len=CONTEXT_TOKENS,
                 is_hybrid_swa=has_windows(config), think_end_id=None, self_opened_think_start_ids=None,
-
+                hf_text_config=_text_config(config),
             )  # fmt: skip
             self.tp_worker = _Worker()
             self.is_hybrid_swa = self.tp_worker.is_hybrid_swa = has_windows(config)
+            self.is_hybrid_ssm = has_states(config)
             self.sliding_window_size = config.get("sliding_window_size")
             self.req_to_token_pool, self.token_to_kv_pool_allocator = _pools(config, chosen, self.max_total_num_tokens)
             self.tree_cache = _tree(self, chosen)
@@ -146,6 +148,9 @@ def build(config: dict[str, Any], timeline: Timeline, vocabulary: int) -> Any:
             self.timeline.idle_pass()
 
         def pool(self) -> tuple[int, ...]:
+            if self.is_hybrid_ssm:
+                states = self.req_to_token_pool.mamba_allocator.available_size()
+                return (*super().pool(), int(states), int(self.tree_cache.mamba_evictable_size()))
             if not self.is_hybrid_swa:
                 return super().pool()
             allocator, tree = self.token_to_kv_pool_allocator, self.tree_cache
@@ -195,7 +200,7 @@ _ATTRIBUTES: dict[str, Any] = {
     "enable_unified_cache_external_linker": False, "enable_pdmux": False, "is_generation": True, "dllm_config": None,
     "hisparse_coordinator": None, "decode_offload_manager": None, "draft_worker": None, "lora_drainer": None,
     "max_queued_requests": None, "max_new_tokens_limit": None, "kv_shard_widening": 1,
-    "truncation_align_size": None, "require_mlp_sync": False, "is_hybrid_ssm": False,
+    "truncation_align_size": None, "require_mlp_sync": False,
     "min_free_slots_delayer": None, "dynamic_chunk_sizer": None, "chunked_req": None,
     "_pending_chunked_abort_req": None,
     "prefill_decode_interval": 0, "_prefill_decode_interval_remaining": 0, "prefill_decode_interval_min_bs": 0,
@@ -206,6 +211,12 @@ _ATTRIBUTES: dict[str, Any] = {
 
 def _first_argument(value: Any, *args: Any, **kwargs: Any) -> Any:
     return value
+
+
+def _text_config(config: dict[str, Any]) -> Any:
+    """What is read of the model: the chunk of its linear attention, if it states one."""
+    chunk = config.get("mamba_chunk_size")
+    return SimpleNamespace() if chunk is None else SimpleNamespace(mamba_chunk_size=chunk)
 
 
 class _Worker:
@@ -226,8 +237,12 @@ def _pools(config: dict[str, Any], chosen: dict[str, Any], size: int) -> tuple[A
     from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
-    requests = ReqToTokenPool(chosen["max_running_requests"], size + 64 + chosen["page_size"], "cpu", False)
     page = chosen["page_size"]
+    rows, context = chosen["max_running_requests"], size + 64 + page
+    if has_states(config):
+        requests = request_slots(config, rows, context)
+    else:
+        requests = ReqToTokenPool(rows, context, "cpu", False)
     if has_windows(config):
         return requests, window_pools(size, config["swa_max_total_num_tokens"] // page * page, page)
     kv_cache = hicache_0_5_23.kv_cache(size, page) if chosen.get("enable_hierarchical_cache") else Ignored()
@@ -241,6 +256,7 @@ def _pools(config: dict[str, Any], chosen: dict[str, Any], size: int) -> tuple[A
 def _tree(scheduler: Any, chosen: dict[str, Any]) -> Any:
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.registry import TreeCacheBuildContext, create_tree_cache
+    from sglang.srt.runtime_context import get_exec
 
     params = CacheInitParams(
         disable=chosen["disable_radix_cache"], req_to_token_pool=scheduler.req_to_token_pool,
@@ -248,6 +264,8 @@ def _tree(scheduler: Any, chosen: dict[str, Any]) -> Any:
         eviction_policy=chosen["radix_eviction_policy"], chunked_prefill_size=chosen["chunked_prefill_size"],
         tree_core_backend="python", is_eagle=scheduler.spec_algorithm.is_eagle(),
         sliding_window_size=scheduler.sliding_window_size,
+        enable_mamba_extra_buffer=get_exec().mamba.enable_mamba_extra_buffer,
+        enable_mamba_extra_buffer_lazy=get_exec().mamba.enable_mamba_extra_buffer_lazy,
     )  # fmt: skip
     return create_tree_cache(
         TreeCacheBuildContext(
@@ -255,7 +273,7 @@ def _tree(scheduler: Any, chosen: dict[str, Any]) -> Any:
             params=params,
             is_hybrid_swa=scheduler.is_hybrid_swa,
             full_tokens_per_layer=scheduler.max_total_num_tokens,
-            is_hybrid_ssm=False,
+            is_hybrid_ssm=scheduler.is_hybrid_ssm,
             enable_hierarchical_cache=chosen.get("enable_hierarchical_cache", False),
             disable_radix_cache=chosen["disable_radix_cache"],
             tp_worker=scheduler.tp_worker,

@@ -12,6 +12,7 @@ from hisearch.record import drafts
 from hisearch.record.cases import LAW, EngineError
 from hisearch.record.sglang.drafts import Drafts, reserve_tokens
 from hisearch.record.sglang.standins import install
+from hisearch.record.sglang.states import check_states
 from hisearch.record.sglang.timeline import Finished, Timeline
 from hisearch.record.sglang.tokens import token_ids
 from hisearch.record.sglang.windows import check_windows
@@ -96,6 +97,7 @@ def check(version: str, config: dict[str, Any], requests: list[Row]) -> None:
     if speculation is not None:
         _check_drafts(version, config, speculation)
     check_windows(version, config)
+    check_states(version, config)
     page = config["page_size"]
     more = 0 if speculation is None else reserve_tokens(speculation)
     pool = config["max_total_tokens"] // page * page

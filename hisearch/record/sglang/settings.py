@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from hisearch.record.sglang import drafts
+from hisearch.record.sglang.states import state_arguments
 
 #: Longer than any request of a recording.
 CONTEXT_TOKENS = 1 << 20
@@ -69,6 +70,7 @@ def arguments(config: dict[str, Any]) -> dict[str, Any]:
     """
     chosen = {name: config.get(name, default) for name, default in SERVER_ARGUMENTS.items()}
     chosen.update(device="cpu", attention_backend="torch_native", skip_tokenizer_init=True, enable_metrics=False)
+    chosen.update(state_arguments(config))
     if config.get("speculation") is not None:
         chosen.update(drafts.arguments(config["speculation"]))
     if config.get("hicache") is not None:

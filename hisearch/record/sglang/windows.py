@@ -95,7 +95,7 @@ def random_window_case(rng: random.Random, version: str) -> tuple[dict[str, Any]
     page = config["page_size"]
     if rng.random() < 0.5:
         # Outputs beyond the interval at which running requests' slots are freed.
-        rows = _long_outputs(rng, config)
+        rows = long_outputs(rng, config)
     longest = max(row["input_tokens"] + row.get("max_output_tokens", row["output_tokens"]) for row in rows)
     around_page = rng.choice((1, 3, 7, max(page - 1, 1), page, page + 1))
     usual = rng.choice((15, 31, 63, 127, 127, 127, 200))
@@ -116,7 +116,8 @@ def random_window_case(rng: random.Random, version: str) -> tuple[dict[str, Any]
     return config, rows, block
 
 
-def _long_outputs(rng: random.Random, config: dict[str, Any]) -> list[Row]:
+def long_outputs(rng: random.Random, config: dict[str, Any]) -> list[Row]:
+    """Requests with outputs of hundreds of tokens, and a pool for the longest; changes ``config``."""
     rows = make_requests(
         {
             "requests": rng.randint(10, 40), "seed": rng.randrange(2**31), "rate_per_s": rng.choice((20.0, 200.0)),

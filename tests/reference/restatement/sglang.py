@@ -340,7 +340,7 @@ class SglangWorker:
             fits = not self.config.holds("mixes_what_fits") or self.cache.decode_fits(self.running.requests)
             if self.running.requests and fits:
                 batch.decoding = self.running.requests
-                self.cache.take_decode(batch.decoding)
+                self.cache.take_decode(batch.decoding, mixed=True)
                 batch.requests = batch.requests + batch.decoding
                 self.running = Batch(full=self.running.full)
         return batch

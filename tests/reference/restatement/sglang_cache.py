@@ -124,8 +124,9 @@ class KvCache:
         for live in batch:
             self._grow(live, live.prefix + live.extend)
 
-    def take_decode(self, batch: list[LiveRequest]) -> None:
-        """Take a slot for one more token of each request; a page each is freed."""
+    def take_decode(self, batch: list[LiveRequest], *, mixed: bool = False) -> None:
+        """Take a slot for one more token of each request; a page each is freed. ``mixed``: in a mixed step."""
+        del mixed
         self.ensure_free_pages(self.page_size * len(batch))
         for live in batch:
             self._grow(live, live.committed + 1)

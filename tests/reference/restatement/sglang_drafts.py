@@ -115,8 +115,9 @@ class DraftsCache(KvCache):
         self.ensure_free_pages(needed)
         return self.free_tokens >= needed
 
-    def take_decode(self, batch: list[LiveRequest]) -> None:
+    def take_decode(self, batch: list[LiveRequest], *, mixed: bool = False) -> None:
         """Take these slots; with pages, one more page per request is freed."""
+        del mixed
         tokens = sum(self._wanted(live) - self._allocated(live) for live in batch)
         if tokens == 0:
             return

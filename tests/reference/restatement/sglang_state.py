@@ -16,6 +16,12 @@ from tests.reference.restatement.sglang_tree import EvictionPolicy, RadixNode
 CLIP_OUTPUT_TOKENS = 4096
 
 
+#: Settings of models with sliding windows, and of those with linear attention.
+WINDOW_KEYS = ("sliding_window_size", "swa_max_total_num_tokens")
+STATE_KEYS = (
+    "max_mamba_cache_size", "mamba_radix_cache_strategy", "mamba_track_interval", "mamba_chunk_size",
+    "mamba_max_states_per_path",
+)  # fmt: skip
 SchedulePolicy = Literal["fcfs", "lpm", "lof", "dfs-weight", "random", "srpt"]
 
 
@@ -66,8 +72,7 @@ class SglangConfig:
         Raises:
             ValueError: the host tier's settings are not understood, or it is on without radix cache.
         """
-        windows = ("sliding_window_size", "swa_max_total_num_tokens")
-        apart = ("block_ids_size", "hicache", "speculation", *windows)
+        apart = ("block_ids_size", "hicache", "speculation", *WINDOW_KEYS, *STATE_KEYS)
         settings = {key: value for key, value in config.items() if key not in apart}
         hicache = config.get("hicache")
         tier = None if hicache is None else HostTierConfig.from_recording(hicache)

@@ -15,7 +15,7 @@ from tests.reference.restatement.sglang import SglangWorker, drive
 from tests.reference.restatement.sglang_admission import Admission, Verdict
 from tests.reference.restatement.sglang_cache import KvCache, OutOfMemoryError
 from tests.reference.restatement.sglang_order import WaitingOrder
-from tests.reference.restatement.sglang_state import CLIP_OUTPUT_TOKENS, Batch, LiveRequest, SglangConfig
+from tests.reference.restatement.sglang_state import CLIP_OUTPUT_TOKENS, STATE_KEYS, Batch, LiveRequest, SglangConfig
 from tests.reference.restatement.sglang_tree import RadixNode
 from tests.reference.restatement.sglang_windows_tree import Receipt, WindowNode, WindowTree
 
@@ -38,7 +38,7 @@ class WindowsConfig(SglangConfig):
     @classmethod
     def from_recording(cls, config: dict[str, object], version: str = "0.5.23") -> WindowsConfig:
         """As ``SglangConfig.from_recording``."""
-        apart = ("block_ids_size", "hicache", "speculation")
+        apart = ("block_ids_size", "hicache", "speculation", *STATE_KEYS)
         return cls(**{key: value for key, value in config.items() if key not in apart}, version=version)  # type: ignore[arg-type]
 
     @property
@@ -146,13 +146,13 @@ class WindowsCache(KvCache):
         for live in batch:
             self._of(live).prefills += 1
 
-    def take_decode(self, batch: list[LiveRequest]) -> None:
+    def take_decode(self, batch: list[LiveRequest], *, mixed: bool = False) -> None:
         """As of ``KvCache``; slots behind windows are freed before, at intervals and not in a first decode step."""
         for live in batch:
             window, computed = self._of(live), live.known - 1
             if window.decodes >= 1 and computed - self.window >= window.freed + DECODE_INTERVAL:
                 self._slide(live, computed)
-        super().take_decode(batch)
+        super().take_decode(batch, mixed=mixed)
         for live in batch:
             self._of(live).decodes += 1
 

@@ -1,4 +1,4 @@
-"""SGLang's sliding windows: the restatement repeats what the engine decides, on fresh cases, where the engine is."""
+"""SGLang's windows and states: the restatement repeats what the engine decides, on fresh cases, where the engine is."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 
 from tests.engines.environments import ENGINES, NoEngineError, record
 from tests.reference.recorded import load_recording, recorded_law
+from tests.reference.restatement import sglang_states, sglang_windows
 from tests.reference.restatement.content import BlockContent
 from tests.reference.restatement.recording import Recording, Request
-from tests.reference.restatement.sglang_windows import WindowsConfig, replay
 
 TIME_TOLERANCE_S = 1.001e-9
 ENGINE = ENGINES["sglang-0.5.23"]
 CASES, SEED = 12, 300
 
 
-def _replayed(document: dict[str, Any]) -> Recording:
+def _replayed(document: dict[str, Any], feature: str) -> Recording:
     config = document["config"]
     requests = [
         Request(
@@ -29,11 +29,15 @@ def _replayed(document: dict[str, Any]) -> Recording:
         )
         for row in document["requests"]
     ]  # fmt: skip
-    return replay(WindowsConfig.from_recording(config, ENGINE.version), requests, recorded_law)
+    if feature == "windows":
+        windows = sglang_windows.WindowsConfig.from_recording(config, ENGINE.version)
+        return sglang_windows.replay(windows, requests, recorded_law)
+    states = sglang_states.StatesConfig.from_recording(config, ENGINE.version)
+    return sglang_states.replay(states, requests, recorded_law)
 
 
-def _assert_equal(document: dict[str, Any], name: str) -> None:
-    restated = _replayed(document)
+def _assert_equal(document: dict[str, Any], feature: str, name: str) -> None:
+    restated = _replayed(document, feature)
     for index, (expected, step) in enumerate(zip(document["steps"], restated.steps, strict=False)):
         where = f"{name}, step {index}"
         lost = [*expected.get("preempted", []), *expected.get("retracted", [])]
@@ -51,14 +55,16 @@ def _assert_equal(document: dict[str, Any], name: str) -> None:
 
 
 @pytest.mark.slow
-def test_fresh_recordings_are_reproduced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("feature", ["windows", "states"])
+def test_fresh_recordings_are_reproduced(feature: str, tmp_path: Path) -> None:
     if not ENGINE.is_there():
         pytest.skip(f"NOT CHECKED: no {ENGINE.title}; run `make test-engines`, or set {ENGINE.variable} to its Python")
     try:
-        record(ENGINE, tmp_path, "--random", str(CASES), "--seed", str(SEED), "--with", "windows")
+        record(ENGINE, tmp_path, "--random", str(CASES), "--seed", str(SEED), "--with", feature)
     except NoEngineError as error:
         pytest.skip(f"NOT CHECKED: {error}")
     recordings = sorted(tmp_path.glob("*.json.gz"))
-    assert len(recordings) >= 0.75 * CASES  # the engine fails on some by its own fault
+    # The engine fails on some cases with windows by its own fault.
+    assert len(recordings) >= (0.75 if feature == "windows" else 1) * CASES
     for path in recordings:
-        _assert_equal(load_recording(path), path.name)
+        _assert_equal(load_recording(path), feature, path.name)
