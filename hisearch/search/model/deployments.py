@@ -12,7 +12,7 @@ from hisearch.search.model.tier_choices import TierChoice, tier_parameters
 from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
-from hisearch.specs.deployments.engine_settings import MAMBA_FULL_MEMORY_RATIO, SWA_FULL_TOKENS_RATIO, TRTLLM_SETTINGS
+from hisearch.specs.deployments.engine_settings import OWN_SETTINGS, SWA_FULL_TOKENS_RATIO
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.speculation import DRAFTING_ENGINES
 from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES
@@ -96,21 +96,15 @@ def on_engine(
     for pool in deployment.pools:
         data = pool.model_dump()
         data["engine"] |= {"name": engine, "page_tokens": page_tokens, "version": version}
-        drafts = pool.engine.speculation
         if engine not in DRAFTING_ENGINES:
             data["engine"]["speculation"] = None
-        if drafts is not None and drafts.method == "ngram":
+        if pool.engine.speculation is not None and pool.engine.speculation.method == "ngram":
             # vLLM alone has no overlap with n-grams.
             data["engine"]["overlap"] = engine != "vllm"
         data["movement"] = {}
-        if engine != "sglang":
-            data["engine"] |= {
-                "eviction": "lru",
-                "swa_full_tokens_ratio": SWA_FULL_TOKENS_RATIO,
-                "mamba_full_memory_ratio": MAMBA_FULL_MEMORY_RATIO,
-            }
-        if engine != "trtllm":
-            data["engine"] |= TRTLLM_SETTINGS
+        for owner, unset in OWN_SETTINGS.items():
+            if engine != owner:
+                data["engine"] |= unset
         pools.append(PoolSpec.model_validate(data))
     return deployment.model_copy(update={"pools": pools})
 
@@ -212,8 +206,9 @@ def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
     """Stage 1's choices for a pool, and its number of workers."""
     engine = pool.engine
     policy = {"capacity_policy": engine.capacity_policy} if engine.name == "trtllm" else {}
-    ratio = engine.swa_full_tokens_ratio
-    windows = {"window_pool": ratio} if ratio != SWA_FULL_TOKENS_RATIO else {}
+    windows = (
+        {"window_pool": engine.swa_full_tokens_ratio} if engine.swa_full_tokens_ratio != SWA_FULL_TOKENS_RATIO else {}
+    )
     drafts = {"speculation": engine.speculation.label} if engine.speculation is not None else {}
     return {
         "accelerator": pool.accelerator,

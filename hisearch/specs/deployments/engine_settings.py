@@ -59,6 +59,15 @@ TRTLLM_SETTINGS = {
 SWA_FULL_TOKENS_RATIO = 0.8
 #: Its ``mamba_full_memory_ratio``, likewise.
 MAMBA_FULL_MEMORY_RATIO = 0.9
+#: Settings that one engine alone reads, as others have them.
+OWN_SETTINGS: dict[EngineName, dict[str, Any]] = {
+    "sglang": {
+        "eviction": "lru",
+        "swa_full_tokens_ratio": SWA_FULL_TOKENS_RATIO,
+        "mamba_full_memory_ratio": MAMBA_FULL_MEMORY_RATIO,
+    },
+    "trtllm": TRTLLM_SETTINGS,
+}
 
 #: Settings that an engine does not read, which spaces with several engines may state all the same.
 UNREAD: dict[EngineName, tuple[str, ...]] = {

@@ -68,6 +68,7 @@ def _track(sim, r):
     mine = sim.other_requests[r]
     grid = sim.config.state_grid_tokens
     begin = request.computed
+    mine.untracked_tokens = begin + request.chunk
     if request.chunk < grid:
         return
     mine.tracked_tokens = begin + request.chunk // grid * grid
@@ -107,9 +108,9 @@ def keep(sim, w, r, counted_from, finished):
     mine = sim.other_requests[r]
     v = sim.workers[w].cache_id
     if finished:
-        _decoded(sim, r, request.computed)
-    else:
-        mine.untracked_tokens = max(mine.untracked_tokens, request.computed)
+        # A step in flight behind its last token does not count.
+        known = sim.trace.input_tokens[r] - request.cut_tokens + sim.trace.output_tokens[r] - 1
+        _decoded(sim, r, min(request.computed, known))
     offered = mine.tracked_tokens if sim.config.state_slots > 0 else request.computed
     mine.tracked_tokens = 0
     tokens = tree.floor_page(sim, offered)

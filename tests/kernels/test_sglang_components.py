@@ -1,4 +1,4 @@
-"""SGLang with a pool for windows: kernels against the restatement, on random cases, every step and time."""
+"""SGLang with a pool for windows or states: kernels against the restatement, on random cases, every step and time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hisearch.record.sglang.states import random_state_case
 from hisearch.record.sglang.windows import random_window_case
 from hisearch.record.workload import add_block_ids
 from hisearch.validate.difference import first_difference
@@ -22,9 +23,17 @@ from tests.reference.restated import restated_run
 LAW = "0.005 + 2e-5*Σnew + 1e-9*Σ new*(computed+(new+1)/2)"
 
 
-def drawn(seed: int, folder: Path) -> EngineRecording:
+CASES = {"windows": random_window_case, "states": random_state_case}
+
+
+def drawn(kind: str, seed: int, folder: Path) -> EngineRecording:
     """Settings and requests of a random case, without an engine's decisions."""
-    config, rows, block = random_window_case(random.Random(seed), "0.5.23")
+    config, rows, block = CASES[kind](random.Random(seed), "0.5.23")
+    # What the kernels do not have.
+    if config.get("mamba_radix_cache_strategy") == "extra_buffer_lazy":
+        config["mamba_radix_cache_strategy"] = "extra_buffer"
+        config["max_mamba_cache_size"] += config["max_running_requests"]
+    config.pop("mamba_max_states_per_path", None)
     add_block_ids(rows, block)
     document = {"engine": "sglang 0.5.23", "config": config, "step_latency_s": LAW, "requests": rows}
     path = folder / f"{seed}.json"
@@ -32,9 +41,9 @@ def drawn(seed: int, folder: Path) -> EngineRecording:
     return read_recording(path)
 
 
-def compare(seed: int, folder: Path) -> str:
+def compare(kind: str, seed: int, folder: Path) -> str:
     """``equal``, or why the case has no answer: the engine fails on it, and so do both."""
-    recording = drawn(seed, folder)
+    recording = drawn(kind, seed, folder)
     law = recorded_law(recording)
     try:
         restated = restated_run(recording, law)
@@ -50,7 +59,8 @@ def compare(seed: int, folder: Path) -> str:
     return "equal"
 
 
+@pytest.mark.parametrize("kind", CASES)
 @given(seed=st.integers(0, 1 << 30))
 @examples(40)
-def test_random_cases_are_restated(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    compare(seed, tmp_path_factory.mktemp("windows"))
+def test_random_cases_are_restated(kind: str, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    compare(kind, seed, tmp_path_factory.mktemp(kind))
