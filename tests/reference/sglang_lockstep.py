@@ -21,7 +21,6 @@ from tests.reference.restatement.sglang import SglangWorker
 from tests.reference.restatement.sglang_host_cache import HostCache
 from tests.reference.restatement.sglang_state import SglangConfig
 from tests.reference.restatement.sglang_storage import StorageTier, advance
-from tests.reference.restatement.sglang_windows import WindowsConfig, WindowsWorker
 from tests.reference.restatement.transfers import CopyLaw, Link
 from tests.reference.restatement.vllm_lockstep import EMPTY, GroupCost, batch_of
 
@@ -111,17 +110,11 @@ def serve(
     return _recording(worker)
 
 
-def _scheduler(config: SglangConfig) -> SglangWorker:
-    """A group's scheduler; its steps' costs are the worker's."""
-    made = WindowsWorker if isinstance(config, WindowsConfig) else SglangWorker
-    return made(config, lambda _chunks, _decodes, _sampling: 0.0)  # type: ignore[arg-type]
-
-
 def _groups(
     configs: Sequence[SglangConfig], memory: tuple[CopyLaw, CopyLaw] | None
 ) -> tuple[list[SglangWorker], list[StorageTier]]:
     """Fresh groups with the shared links and store of a worker, and their storage tiers."""
-    groups = [_scheduler(config) for config in configs]
+    groups = [SglangWorker(config, lambda _chunks, _decodes, _sampling: 0.0) for config in configs]
     shared = None if memory is None else (Link(memory[0]), Link(memory[1]))
     storage: list[StorageTier] = []
     for group in groups:

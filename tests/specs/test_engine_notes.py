@@ -17,6 +17,7 @@ from hisearch.traces.generate import generate_trace
 STATED = {
     "schedule_conservativeness": "0.3", "max_prefill_tokens": "512", "mixed_chunk": "true",
     "long_prefill_tokens": "64", "watermark": "0.3", "reserve_full_prompt": "false",
+    "swa_full_tokens_ratio": "0.5", "mamba_full_memory_ratio": "0.5",
 }  # fmt: skip
 TRACE = {
     "requests": 60,

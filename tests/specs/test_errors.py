@@ -119,7 +119,7 @@ def test_an_unknown_key_of_a_mapping_with_known_keys_lists_them(project: Path) -
     write(project / "profiles/accelerators/mine.yaml", h100.replace("h100-sxm", "mine").replace("bf16:", "bf15:"))
     space = "{execution: {accelerators: [mine], engines: [vllm]}}"
     message = refusal("mine", f"spec.space={space}")
-    assert "profiles/accelerators/mine.yaml:13: spec.peak_flops.bf15: expected 'fp32', 'bf16'" in message
+    assert "profiles/accelerators/mine.yaml:14: spec.peak_flops.bf15: expected 'fp32', 'bf16'" in message
 
 
 @pytest.mark.parametrize(

@@ -206,9 +206,7 @@ def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
     """Stage 1's choices for a pool, and its number of workers."""
     engine = pool.engine
     policy = {"capacity_policy": engine.capacity_policy} if engine.name == "trtllm" else {}
-    windows = (
-        {"window_pool": engine.swa_full_tokens_ratio} if engine.swa_full_tokens_ratio != SWA_FULL_TOKENS_RATIO else {}
-    )
+    windows = {"window_pool": ratio} if (ratio := engine.swa_full_tokens_ratio) != SWA_FULL_TOKENS_RATIO else {}
     drafts = {"speculation": engine.speculation.label} if engine.speculation is not None else {}
     return {
         "accelerator": pool.accelerator,
