@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from latency_catalogue import H100, H200, LLAMA_8B
 
 from hisearch.latency.device_memory.plan import DoesNotFit, MemoryPlan, plan_memory
-from hisearch.latency.device_memory.state_pools import check_pages, divide, simulated
+from hisearch.latency.device_memory.state_pools import check_pages, divide
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank, state_bytes_per_sequence_per_rank
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.plans.groups_plan import StatesPlan
@@ -20,7 +20,6 @@ from hisearch.specs.models.model import ModelSpec
 
 QWEN35: ModelSpec = Catalogue().get("Model", "qwen3.5-397b-a17b").spec
 PROFILE = Catalogue().get("LatencyProfile", "roofline").spec
-DRAFTS = {"method": "mtp", "draft_tokens": 3, "acceptance": [0.8, 0.6, 0.4]}
 
 
 def pool_of(**engine: object) -> PoolSpec:
@@ -35,26 +34,21 @@ def planned(**engine: object) -> MemoryPlan:
 
 @given(
     spare=st.floats(1e9, 1e11), state=st.integers(1 << 16, 1 << 27), ratio=st.floats(0.05, 4.0),
-    running=st.integers(1, 2000), overlap=st.booleans(), page=st.sampled_from([1, 64]), drafted=st.booleans(),
+    running=st.integers(1, 2000), overlap=st.booleans(), page=st.sampled_from([1, 64]),
 )  # fmt: skip
 def test_states_take_their_share(
-    spare: float, state: int, ratio: float, running: int, overlap: bool, page: int, drafted: bool
+    spare: float, state: int, ratio: float, running: int, overlap: bool, page: int
 ) -> None:
-    """No more than their share, and one state more would be; drafts' memory counts as if all that may run did."""
+    """No more than their share, and one state more would be."""
     engine = EngineSpec.model_validate(
         {"name": "sglang", "mamba_full_memory_ratio": ratio, "max_running_requests": running, "overlap": overlap,
-         "page_tokens": page, "speculation": DRAFTS if drafted else None}
+         "page_tokens": page}
     )  # fmt: skip
     pools, share = divide(spare, state, engine), spare * ratio / (1 + ratio)
-    drafts = 4 if drafted else 0
     assert pools.request_states == 3 + (2 if overlap else int(page > 1))
-    if pools.states:
-        assert pools.taken_bytes <= share * (1 + 1e-9)
-        assert state * (pools.states + 2 + drafts * ((pools.states + 1) / pools.request_states + 1)) > share * (
-            1 - 1e-9
-        )
-    else:
-        assert state * (2 + drafts * (1 + 1 / pools.request_states)) > share * (1 - 1e-9)
+    assert pools.taken_bytes == state * (pools.states + 1)
+    assert pools.states == 0 or pools.taken_bytes <= share * (1 + 1e-9)
+    assert pools.taken_bytes + state > share * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +114,6 @@ def test_no_pools_elsewhere() -> None:
         ({"overlap": False}, (0, 64, 256)),
         ({"overlap": False, "page_tokens": 128}, (1, 128, 256)),
         ({"prefix_caching": False}, (0, 64, 256)),
-        ({"speculation": DRAFTS}, None),
         ({"version": "0.5.9"}, None),
     ],
 )
@@ -134,11 +127,6 @@ def test_what_workers_simulate(engine: dict[str, object], states: tuple[int, int
     assert pools is not None
     assert worker.states == StatesPlan(pools.states, *states)
     assert worker.engine.max_running_requests == min(pools.running_requests, 2000)
-
-
-def test_workers_with_tiers_do_not() -> None:
-    assert simulated(pool_of())
-    assert not simulated(pool_of().model_copy(update={"role": "prefill"}))
 
 
 def test_pages_that_sglang_refuses() -> None:

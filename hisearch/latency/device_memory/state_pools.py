@@ -3,13 +3,12 @@
     B  bytes for both
     r  ``mamba_full_memory_ratio``
     s  bytes of a state in all layers with linear attention
-    d  states of the drafted tokens of a running request
     n  states that a running request is reckoned with: its own, one in the tree, one in hand, and its slots
 
-    states  (B r / (1 + r) - s (1 + d)) / (s (1 + d / n)), rounded down
+    states  B r / (1 + r) / s - 1, rounded down
 
-At most states / n requests run. Beside the states there is one for padding, in the drafts' memory too. Without prefix
-caching there is a state for each of ``max_running_requests``, and n is 1.
+At most states / n requests run. Beside the states there is one for padding. Without prefix caching there is a state for
+each of ``max_running_requests``, and n is 1. Drafted tokens are refused beside such models.
 
 Source: SGLang 0.5.23, ``mem_cache.kv_cache_configurator`` (``_handle_max_mamba_cache``, ``_calculate_mamba_ratio``,
 ``resolve_max_num_reqs``), ``arg_groups.overrides._mamba_radix_cache_resolution``.
@@ -20,7 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hisearch.latency.device_memory.window_pools import forms_batches_alone, simulates_windows
+from hisearch.latency.device_memory.window_pools import simulates_windows
 from hisearch.latency.sharding import InvalidParallelism, linear_layers
 from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.deployments.pool import PoolSpec
@@ -39,7 +38,7 @@ class StatePools:
     """A rank's pool of states.
 
     states: that it has. request_states: that a running request is reckoned with. slots: of these, the request's own
-    besides its first. taken_bytes: of states, padding and drafts.
+    besides its first. taken_bytes: of states and padding.
     """
 
     states: int
@@ -55,9 +54,7 @@ class StatePools:
     def engine(self, engine: EngineSpec) -> EngineSpec:
         """The engine with no more running requests than have states."""
         most = min(engine.max_running_requests, self.running_requests)
-        return (
-            engine if most == engine.max_running_requests else engine.model_copy(update={"max_running_requests": most})
-        )
+        return engine.model_copy(update={"max_running_requests": most})
 
 
 def divide(spare_bytes: float, state_bytes: float, engine: EngineSpec) -> StatePools:
@@ -69,15 +66,12 @@ def divide(spare_bytes: float, state_bytes: float, engine: EngineSpec) -> StateP
         engine: its settings.
     """
     slots = slots_of(engine)
-    drafts = 0 if engine.speculation is None else engine.speculation.draft_tokens + 1
-    if not engine.prefix_caching:
-        states = engine.max_running_requests
-        return StatePools(states, 1, slots, state_bytes * (states + 1) * (1 + drafts))
-    each, ratio = REQUEST_STATES + slots, engine.mamba_full_memory_ratio
-    budget = spare_bytes * ratio / (1 + ratio)
-    states = max(math.floor((budget - state_bytes * (1 + drafts)) / (state_bytes * (1 + drafts / each))), 0)
-    running = min(engine.max_running_requests, states // each)
-    return StatePools(states, each, slots, state_bytes * (states + 1 + drafts * (running + 1)))
+    if engine.prefix_caching:
+        each, ratio = REQUEST_STATES + slots, engine.mamba_full_memory_ratio
+        states = max(math.floor(spare_bytes * ratio / (1 + ratio) / state_bytes - 1), 0)
+    else:
+        each, states = 1, engine.max_running_requests
+    return StatePools(states, each, slots, state_bytes * (states + 1))
 
 
 def slots_of(engine: EngineSpec) -> int:
@@ -106,11 +100,6 @@ def check_pages(pool: PoolSpec, model: ModelSpec) -> None:
         f"engine.page_tokens is {page}",
         "engine.page_tokens",
     )
-
-
-def simulated(pool: PoolSpec) -> bool:
-    """Whether the pool of states of ``pool`` is simulated; elsewhere every prefix counts as having its state."""
-    return forms_batches_alone(pool) and pool.engine.speculation is None
 
 
 def grid_tokens(engine: EngineSpec) -> int:

@@ -93,6 +93,9 @@ def simulated(pool: PoolSpec, model: ModelSpec) -> bool:
 
 
 def forms_batches_alone(pool: PoolSpec) -> bool:
-    """Whether workers are unified, form one batch at a time, and have no cache tiers, attached devices and agents."""
+    """Whether workers are unified, form one batch at a time, and have no cache tiers, attached devices and agents.
+
+    Elsewhere a second pool is not simulated: every prefix counts as having its windows, or its state.
+    """
     alone = pool.attention_data_parallel == pool.pipeline_parallel == 1 and pool.role == "unified"
     return alone and not pool.tiers and pool.devices is None and pool.agents is None

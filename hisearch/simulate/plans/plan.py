@@ -239,7 +239,7 @@ def _windows(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan) -> WindowsPla
 
 def _states(pool: PoolSpec, memory: MemoryPlan) -> StatesPlan | None:
     pools, engine = memory.state_pools, pool.engine
-    if pools is None or not state_pools.simulated(pool):
+    if pools is None or not window_pools.forms_batches_alone(pool):
         return None
     grid, interval = state_pools.grid_tokens(engine), state_pools.interval_tokens(engine)
     return StatesPlan(pools.states, pools.slots, grid, interval)
