@@ -183,6 +183,26 @@ def test_a_horizon_leaves_requests_in_flight(hisearch: Hisearch, workdir: Path) 
     assert sum(data["requests"].values()) == 120
 
 
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("qwen3.5-397b-a17b", "states, for 6 running requests at most"),
+        ("gpt-oss-120b", "tokens of layers with a window"),
+    ],
+)
+def test_sglangs_second_pool_is_shown(hisearch: Hisearch, workdir: Path, model: str, says: str) -> None:
+    """Linear attention's few states let fewer requests run than are asked for."""
+    engine = "{name: sglang, mamba_full_memory_ratio: 0.01}"
+    pool = f"{{accelerator: h200, tensor_parallel: 8, weight_dtype: fp8, engine: {engine}}}"
+    (workdir / "second.yaml").write_text(
+        "apiVersion: hisearch/v1\nkind: Deployment\nmetadata: {name: second}\n"
+        f"spec: {{model: {model}, profile: roofline, pools: [{pool}]}}\n"
+    )
+    ran = hisearch("simulate", "second.yaml", "--trace", "visits.yaml", "--limit", 20)
+    assert ran.code == 0, ran.err
+    assert says in ran.out
+
+
 def test_settings_and_limits(hisearch: Hisearch, workdir: Path) -> None:
     setting = "spec.pools.0.replicas=3"
     arguments = ("--trace", "visits.yaml", "--set", setting, "--limit", 50, "--json")

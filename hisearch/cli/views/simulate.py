@@ -191,7 +191,12 @@ def _kv_memory(simulated: SimulatedDeployment) -> str:
 
 
 def _groups(plan: WorkerPlan) -> str:
-    """Groups of KV blocks, and what holds more than is counted: all requests of a page each."""
+    """Groups of KV blocks, and what holds more than is counted: all requests of a page each. SGLang's second pool."""
+    if plan.memory.state_pools is not None:
+        states = counted(plan.memory.state_pools.states, "state")
+        return f", and {states}, for {counted(plan.engine.max_running_requests, 'running request')} at most"
+    if plan.windows is not None:
+        return f", and {counted(plan.windows.capacity_tokens, 'token')} of layers with a window"
     if plan.groups is None:
         return ""
     groups = f" in {counted(plan.groups.count, 'group')} of layers"
