@@ -170,7 +170,7 @@ class DraftsWorker(SglangWorker):
     def __init__(self, config: DraftsConfig, cost: DraftCost, places: dict[Any, int]) -> None:
         super().__init__(config, lambda _chunks, _decodes, _sampling: 0.0)
         self._draft_cost = cost
-        self._places = places
+        self._draft_places = places
         self.cache = DraftsCache(config)
         self.order = WaitingOrder(config, self.cache)
         #: Output tokens by all launched steps; by outstanding step, the tokens that it makes, drafts past an end too.
@@ -218,7 +218,7 @@ class DraftsWorker(SglangWorker):
             yield live, run
 
     def _accepted(self, live: LiveRequest, generated: int) -> int:
-        unit = unit_at(self.config.draft_seed, self._places[live.request.id], generated)
+        unit = unit_at(self.config.draft_seed, self._draft_places[live.request.id], generated)
         return sum(unit < share for share in self.config.accepted)
 
     def process(self) -> list[Request]:

@@ -15,7 +15,7 @@ from typing import Any
 from hisearch.record.drafts import unit_at
 from hisearch.specs.deployments.engine_rules import rules_of
 from tests.reference.restatement.recording import BatchEntry, Request, Step
-from tests.reference.restatement.vllm import WINDOW_SETTINGS, VllmConfig, VllmWorker
+from tests.reference.restatement.vllm import GROUP_SETTINGS, VllmConfig, VllmWorker
 from tests.reference.restatement.vllm_state import LiveRequest
 
 #: ``(chunks (new, cached), tokens that each decode reads, sequences that sample, drafts checked) -> seconds``.
@@ -43,7 +43,7 @@ class DraftsConfig(VllmConfig):
     @classmethod
     def from_recording(cls, config: dict[str, Any], version: str = "") -> DraftsConfig:
         """As ``VllmConfig.from_recording``."""
-        others = ("offload", "speculation", *WINDOW_SETTINGS)
+        others = ("offload", "speculation", *GROUP_SETTINGS)
         settings = {key: value for key, value in config.items() if key not in others}
         drafts = config["speculation"]
         return cls(
