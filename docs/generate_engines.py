@@ -62,9 +62,9 @@ PROCESS = """\
 1. `python -m hisearch.record vllm --random 40 --seed 1 --out recordings` runs the release's own scheduler, without GPU
    or weights ([options](cli.md#python--m-hisearchrecord-vllm--sglang)).
 2. `hisearch validate scheduler recordings/*.json.gz` compares every step, and explains the first difference.
-   `--versions` tells how far off each modelled release is. `record vllm --with windows` adds sliding windows,
-   `--with drafts` speculative decoding, `--with offload` and `--with lmcache` connectors
-   ([figures](accuracy-details.md)).
+   `--versions` tells how far off each modelled release is. `--with windows` and `--with states` (vLLM, and SGLang
+   0.5.23) add sliding windows and linear attention, `--with drafts` speculative decoding, `--with offload` and
+   `--with lmcache` connectors ([figures](accuracy-details.md)).
 3. A difference becomes a rule: named, dated by the release that brought it, with its place in the engine's source.
 4. `docs/generate_engine_flags.py FOLDER --write` reads its flags out of its wheel. What exports have to say otherwise
    goes into `hisearch/export/engines/releases.py`.
