@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from hisearch.latency.device_memory.state_pools import REQUEST_STATES
 from hisearch.specs.base import NonNegative, NonNegativeInt, Positive
 from hisearch.specs.deployments.deployment import EvictionName
 
@@ -241,7 +242,7 @@ class SglangSettings(_Settings):
             raise ValueError("mamba_max_states_per_path is 0; the engine wants -1 (no limit) or a positive integer")
         self._check_state_strategy()
         # One more is in the tree and one in hand while a request's state is put there.
-        slots = 1 if self.disable_radix_cache else 3 + self.state_buffers
+        slots = 1 if self.disable_radix_cache else REQUEST_STATES + self.state_buffers
         if self.max_running_requests > states // slots:
             raise ValueError(
                 f"max_running_requests is {self.max_running_requests}; with max_mamba_cache_size {states} the engine "

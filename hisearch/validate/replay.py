@@ -5,7 +5,6 @@ Both are a ``Run``, in which a request is its index in the order of (arrival, id
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from hisearch.latency.costs import CompiledCosts
-from hisearch.latency.device_memory import window_pools
+from hisearch.latency.device_memory import state_pools, window_pools
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
@@ -316,8 +315,8 @@ def _states(recording: EngineRecording, settings: SglangSettings) -> dict[str, A
     ):
         if missing:
             raise recording.error(f"config.{name}", f"{getattr(settings, name)} is not simulated")
-    grid = max(settings.mamba_chunk_size, settings.page_size)
-    interval = math.lcm(grid, settings.mamba_track_interval)
+    grid = state_pools.grid_tokens(settings.page_size, settings.mamba_chunk_size)
+    interval = state_pools.interval_tokens(settings.page_size, settings.mamba_chunk_size, settings.mamba_track_interval)
     return {"states": StatesPlan(settings.max_mamba_cache_size, settings.state_buffers, grid, interval)}
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from latency_catalogue import H100, H200, LLAMA_8B
 
 from hisearch.latency.device_memory.plan import DoesNotFit, MemoryPlan, plan_memory
-from hisearch.latency.device_memory.state_pools import check_pages, divide
+from hisearch.latency.device_memory.state_pools import check_pages, divide_states
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank, state_bytes_per_sequence_per_rank
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.plans.groups_plan import StatesPlan
@@ -44,7 +44,7 @@ def test_states_take_their_share(
         {"name": "sglang", "mamba_full_memory_ratio": ratio, "max_running_requests": running, "overlap": overlap,
          "page_tokens": page}
     )  # fmt: skip
-    pools, share = divide(spare, state, engine), spare * ratio / (1 + ratio)
+    pools, share = divide_states(spare, state, engine), spare * ratio / (1 + ratio)
     assert pools.request_states == 3 + (2 if overlap else int(page > 1))
     assert pools.taken_bytes == state * (pools.states + 1)
     assert pools.states == 0 or pools.taken_bytes <= share * (1 + 1e-9)
@@ -68,7 +68,7 @@ def test_states_of_startup_logs(
     split = Parallelism(tensor)
     state = state_bytes_per_sequence_per_rank(model, split)
     per_token = kv_bytes_per_token_per_rank(model, split, "bf16")
-    pools = divide(tokens * per_token + (states + 1) * state, state, EngineSpec(name="sglang"))
+    pools = divide_states(tokens * per_token + (states + 1) * state, state, EngineSpec(name="sglang"))
     assert pools.states == states, name
 
 
@@ -96,8 +96,13 @@ def test_without_prefix_caching_a_state_each() -> None:
 
 
 def test_too_few_states_do_not_fit() -> None:
-    with pytest.raises(DoesNotFit, match=r"states of linear attention; a running request needs 5 .*raise mamba_"):
+    with pytest.raises(
+        DoesNotFit, match=r"states of linear attention; a running request needs 5; raise mamba_"
+    ) as refused:
         planned(mamba_full_memory_ratio=0.0001)
+    # All of it is there, but not a share of a ten thousandth.
+    state = state_bytes_per_sequence_per_rank(QWEN35, Parallelism(8))
+    assert 0 < refused.value.bytes_short < 6 * state * 10_001
 
 
 def test_no_pools_elsewhere() -> None:

@@ -34,8 +34,7 @@ from hisearch.latency.device_memory.profiling_run import (
     rotary_bytes,
     tower_bytes,
 )
-from hisearch.latency.device_memory.state_pools import StatePools, divides_states
-from hisearch.latency.device_memory.state_pools import divide as state_pools_of
+from hisearch.latency.device_memory.state_pools import StatePools, divide_states, divides_states
 from hisearch.latency.device_memory.window_pools import WindowPools, divide, seen_tokens
 from hisearch.latency.parameters import (
     kv_bytes_per_token_per_rank,
@@ -179,17 +178,18 @@ def plan_memory(
         per_token += engine.speculation.head_layers * layer_kv_bytes_per_token(model, shard(model, split), kv_dtype)
         states += engine.speculation.draft_tokens
     window = _window_bytes(model, split, kv_dtype, engine)
-    apart = keeps_windows_apart(engine.name, model)
+    has_window_pool = keeps_windows_apart(engine.name, model)
     window_per_token = window_kv_bytes_per_token_per_rank(model, split, kv_dtype)
     if kv_groups is not None:
         per_token, window = kv_groups.layers * layer_kv_bytes_per_token(model, shard(model, split), kv_dtype), 0.0
-    elif apart:
+    elif has_window_pool:
         window = 0.0
     elif engine.name == "sglang" or (engine.name == "vllm" and model.windows_are_chunks):
         per_token, window = per_token + window_per_token, 0.0
+    state_bytes = state_bytes_per_sequence_per_rank(model, split)
     divided = divides_states(engine, model)
     if not divided and (kv_groups is None or not kv_groups.states):
-        window += engine.max_running_requests * states * state_bytes_per_sequence_per_rank(model, split)
+        window += engine.max_running_requests * states * state_bytes
     spare = budget - weights - window
     if elsewhere.kv_space_bytes is not None:
         # The accelerator holds no KV, but must fit the rest.
@@ -197,16 +197,8 @@ def plan_memory(
     page = engine.page_size if kv_groups is None else kv_groups.engine(engine).page_size
     state_pools = None
     if divided:
-        state_pools = state_pools_of(spare, state_bytes_per_sequence_per_rank(model, split), engine)
+        state_pools = _state_pools(what, spare, state_bytes, engine)
         window, spare = state_pools.taken_bytes, spare - state_pools.taken_bytes
-        if state_pools.running_requests == 0 and spare > 0:
-            needed = state_pools.request_states * state_bytes_per_sequence_per_rank(model, split)
-            raise DoesNotFit(
-                f"{what} does not fit: {state_pools.states} states of linear attention; a running request needs "
-                f"{state_pools.request_states} ({needed / GIB:.2f} GiB); raise mamba_full_memory_ratio or "
-                "memory_fraction",
-                needed,
-            )
     if spare < per_token * page:
         short = per_token * page - spare
         raise DoesNotFit(
@@ -217,17 +209,8 @@ def plan_memory(
         )
     pools = None
     capacity = int(spare // (per_token * page)) * page
-    if apart:
-        pools = divide(spare, per_token, window_per_token, engine, seen_tokens(model))
-        least = pools.window_tokens + page
-        if pools.full == 0 or pools.windowed <= least:
-            # The engine does not start.
-            missing = (least + page) * (per_token / engine.swa_full_tokens_ratio + window_per_token)
-            raise DoesNotFit(
-                f"{what} does not fit: {pools.windowed} tokens of KV for layers with a window, which need more than "
-                f"{least} (a window and a page); raise swa_full_tokens_ratio or memory_fraction",
-                max(missing - spare, per_token * page),
-            )
+    if has_window_pool:
+        pools = _window_pools(what, spare, per_token, window_per_token, engine, model)
         capacity, window = pools.full, window + pools.windowed * window_per_token
     return MemoryPlan(weights, activation, runtime, window, per_token, capacity, kv_groups, pools, state_pools, page)
 
@@ -250,6 +233,38 @@ def _window_bytes(model: ModelSpec, split: Parallelism, kv_dtype: DType, engine:
         return 0.0
     tokens = engine.max_running_requests * model.sliding_window_tokens + engine.chunk_tokens
     return tokens * window_kv_bytes_per_token_per_rank(model, split, kv_dtype)
+
+
+def _window_pools(
+    what: str, spare: float, per_token: float, window_per_token: float, engine: EngineSpec, model: ModelSpec
+) -> WindowPools:
+    """SGLang's pools of ``spare`` bytes, of ``per_token`` and ``window_per_token`` bytes a token; else DoesNotFit."""
+    pools = divide(spare, per_token, window_per_token, engine, seen_tokens(model))
+    page = engine.page_size
+    least = pools.window_tokens + page
+    if pools.full > 0 and pools.windowed > least:
+        return pools
+    # The engine does not start.
+    missing = (least + page) * (per_token / engine.swa_full_tokens_ratio + window_per_token)
+    raise DoesNotFit(
+        f"{what} does not fit: {pools.windowed} tokens of KV for layers with a window, which need more than "
+        f"{least} (a window and a page); raise swa_full_tokens_ratio or memory_fraction",
+        max(missing - spare, per_token * page),
+    )
+
+
+def _state_pools(what: str, spare: float, state_bytes: float, engine: EngineSpec) -> StatePools:
+    """SGLang's pools of ``spare`` bytes, with states of ``state_bytes`` bytes; else DoesNotFit."""
+    pools = divide_states(spare, state_bytes, engine)
+    if pools.running_requests > 0 or spare <= pools.taken_bytes:
+        return pools
+    ratio = engine.mamba_full_memory_ratio
+    needed = (pools.request_states + 1) * state_bytes * (1 + ratio) / ratio
+    raise DoesNotFit(
+        f"{what} does not fit: {pools.states} states of linear attention; a running request needs "
+        f"{pools.request_states}; raise mamba_full_memory_ratio or memory_fraction",
+        needed - spare,
+    )
 
 
 def _check_headroom(what: str, headroom: float, needed: float, engine: EngineSpec) -> None:

@@ -57,7 +57,7 @@ class StatePools:
         return engine.model_copy(update={"max_running_requests": most})
 
 
-def divide(spare_bytes: float, state_bytes: float, engine: EngineSpec) -> StatePools:
+def divide_states(spare_bytes: float, state_bytes: float, engine: EngineSpec) -> StatePools:
     """The pools that ``spare_bytes`` of a rank give.
 
     Args:
@@ -102,11 +102,11 @@ def check_pages(pool: PoolSpec, model: ModelSpec) -> None:
     )
 
 
-def grid_tokens(engine: EngineSpec) -> int:
-    """Tokens behind multiples of which prompts leave states for the tree."""
-    return max(KERNEL_CHUNK, engine.page_size)
+def grid_tokens(page_tokens: int, chunk_tokens: int = KERNEL_CHUNK) -> int:
+    """Tokens behind multiples of which prompts leave states for the tree; ``chunk_tokens``: of the kernels."""
+    return max(chunk_tokens, page_tokens)
 
 
-def interval_tokens(engine: EngineSpec) -> int:
-    """Tokens at multiples of which decodes do."""
-    return math.lcm(grid_tokens(engine), TRACK_INTERVAL)
+def interval_tokens(page_tokens: int, chunk_tokens: int = KERNEL_CHUNK, track_tokens: int = TRACK_INTERVAL) -> int:
+    """Tokens at multiples of which decodes do; ``track_tokens``: ``mamba_track_interval``."""
+    return math.lcm(grid_tokens(page_tokens, chunk_tokens), track_tokens)

@@ -241,7 +241,7 @@ def _states(pool: PoolSpec, memory: MemoryPlan) -> StatesPlan | None:
     pools, engine = memory.state_pools, pool.engine
     if pools is None or not window_pools.forms_batches_alone(pool):
         return None
-    grid, interval = state_pools.grid_tokens(engine), state_pools.interval_tokens(engine)
+    grid, interval = state_pools.grid_tokens(engine.page_size), state_pools.interval_tokens(engine.page_size)
     return StatesPlan(pools.states, pools.slots, grid, interval)
 
 
