@@ -138,9 +138,64 @@ def _refusal(folder: Path, config: dict[str, Any]) -> str:
 )
 def test_a_published_configuration_is_the_model_that_ships(name: str, config: dict[str, Any], tmp_path: Path) -> None:
     shipped = Catalogue(shipped_root()).get("Model", name).spec
-    # What checkpoints in other formats keep wide, and what drafts yield, this one does not say.
-    disaggregated = {"huggingface_id", "provenance", "kept_wide", "speculation"}
-    assert _convert(tmp_path, config).model_dump(exclude=disaggregated) == shipped.model_dump(exclude=disaggregated)
+    # Its other checkpoints, what those in other formats keep wide, and what drafts yield, this one does not say.
+    unsaid = {"huggingface_id", "checkpoints", "provenance", "kept_wide", "speculation"}
+    assert _convert(tmp_path, config).model_dump(exclude=unsaid) == shipped.model_dump(exclude=unsaid)
+
+
+#: What publishers of quantised checkpoints leave out, in their own spelling.
+LEFT_OUT = {
+    "kimi-k2.5": (
+        KIMI_K25,
+        {"quant_method": "modelopt", "quant_algo": "NVFP4",
+         "ignore": ["lm_head", *(f"language_model.model.layers.{layer}.self_attn*" for layer in range(61))]},
+    ),
+    "glm-5": (
+        GLM_5,
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head", *(
+            f"model.layers.{layer}.self_attn.{part}"
+            for layer in range(78)
+            for part in ("indexer*", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "q_a_proj", "q_b_proj")
+        )]},
+    ),
+    "qwen3.5-397b-a17b": (
+        QWEN35,
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head", "*.mlp.shared_expert.*", *(
+            f"model.language_model.layers.{layer}.{'self_attn' if layer % 4 == 3 else 'linear_attn'}*"
+            for layer in range(60)
+        )]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_what_a_quantiser_left_out_stays_wide(name: str, tmp_path: Path) -> None:
+    config, quantization = LEFT_OUT[name]
+    if "text_config" in config:
+        inner = {key: value for key, value in config["text_config"].items() if key != "quantization_config"}
+        config = {**config, "text_config": inner}
+    spec = _convert(tmp_path, {**config, "quantization_config": quantization})
+    assert spec.weight_dtype == "nvfp4"
+    assert sorted(spec.kept_wide["nvfp4"]) == sorted(
+        Catalogue(shipped_root()).get("Model", name).spec.kept_wide["nvfp4"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("quantization", "kept"),
+    [
+        ({"quant_method": "fp8", "modules_to_not_convert": ["lm_head", "gate", "o_proj"]}, ["o_proj"]),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.*.self_attn"]}, ["qkv_proj", "o_proj"]),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.3.mlp.down_proj"]}, None),
+        ({"quant_method": "compressed-tensors", "config_groups": {"0": {"weights": {"type": "int", "num_bits": 4}}},
+          "ignore": ["lm_head", "re:.*mlp.(gate|up|down)_proj"]}, ["gate_up_proj", "down_proj"]),
+    ],
+)  # fmt: skip
+def test_matrices_left_out_of_a_dense_model(
+    quantization: dict[str, Any], kept: list[str] | None, tmp_path: Path
+) -> None:
+    spec = _convert(tmp_path, {**LLAMA_8B, "quantization_config": quantization})
+    assert spec.kept_wide.get(spec.weight_dtype) == kept
 
 
 def test_a_mixture_with_a_sparse_mixer_states_its_operators_and_its_window(tmp_path: Path) -> None:

@@ -18,6 +18,16 @@ _COMPRESSED = {"int 4": "int4", "int 8": "int8", "float 8": "fp8", "float 4": "n
 _QUANT_BITS = {4: "int4", 8: "int8"}
 
 
+def quantization_of(source: Source, config: Config) -> dict[str, Any]:
+    """What the quantiser says: the section of ``config.json``, else its file next to it; {} where there is neither.
+
+    Raises:
+        SpecError: a file of ModelOpt that is none.
+    """
+    stated = config.get("quantization_config", {})
+    return stated if isinstance(stated, dict) and stated else _modelopt_config(source)
+
+
 def _modelopt_config(source: Source) -> dict[str, Any]:
     """Settings of ``hf_quant_config.json`` next to the configuration; {} where there is none."""
     path = Path(source.path).with_name(QUANT_CONFIG_FILE)
@@ -27,7 +37,7 @@ def _modelopt_config(source: Source) -> dict[str, Any]:
     quantization = quant_source.data.get("quantization") if isinstance(quant_source.data, dict) else None
     if not isinstance(quantization, dict):
         raise quant_source.error((), "expected a quantization section")
-    return {"quant_method": "modelopt", "quant_algo": quantization.get("quant_algo")}
+    return {**quantization, "quant_method": "modelopt"}
 
 
 def _compressed(quantization: dict[str, Any]) -> tuple[str | None, str]:
@@ -45,8 +55,7 @@ def weight_dtype(source: Source, config: Config) -> str:
     Raises:
         SpecError: a quantisation or a type that is not known.
     """
-    quantization = config.get("quantization_config", {}) or _modelopt_config(source)
-    if isinstance(quantization, dict) and quantization:
+    if quantization := quantization_of(source, config):
         method = quantization.get("quant_method")
         algorithm = quantization.get("quant_algo")
         if method == "modelopt" or (method is None and algorithm is not None):

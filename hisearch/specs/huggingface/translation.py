@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from hisearch.specs.huggingface.attention import attention, linear_attention, window
 from hisearch.specs.huggingface.config import Config
+from hisearch.specs.huggingface.exclusions import excluded_modules, kept_wide
 from hisearch.specs.huggingface.families import FAMILIES
 from hisearch.specs.huggingface.feed_forward import feed_forward
-from hisearch.specs.huggingface.formats import weight_dtype
+from hisearch.specs.huggingface.formats import quantization_of, weight_dtype
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.source import Source, read_source
 from hisearch.specs.wording import described
@@ -52,7 +53,7 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         raise source.error(("model_type",), message)
     family = FAMILIES[kind]
     config.data = {**family.defaults, **{key: value for key, value in config.data.items() if value is not None}}
-    data = {
+    data: dict[str, Any] = {
         "huggingface_id": _published_id(config) or name,
         "layers": config.need("num_hidden_layers"),
         "hidden_size": config.need("hidden_size"),
@@ -70,6 +71,8 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         **feed_forward(source, config, family),
         **window(config, kind),
     }
+    if wide := kept_wide(excluded_modules(quantization_of(source, config)), data):
+        data["kept_wide"] = {data["weight_dtype"]: wide}
     if config.faults:
         raise source.error((), f"config.json of model_type {kind}: {'; '.join(config.faults)}")
     try:
