@@ -10,7 +10,7 @@ from typing import Any
 from hisearch.observe.reading import Facts
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.documents.catalogue import Catalogue
-from hisearch.specs.errors import SpecError
+from hisearch.specs.documents.checkpoints import find_checkpoint
 
 #: Words of GPUs' names, as drivers tell them, that tell accelerators of the catalogue -> name. The first that fits.
 GPUS = (
@@ -27,17 +27,9 @@ def accelerator_of(gpu: str) -> str | None:
 
 def model_of(name: str, catalogue: Catalogue) -> str | None:
     """Catalogue name of a model by what its server was started with; None where the catalogue has none."""
-    wanted = name.rstrip("/").lower()
-    for known in catalogue.names("Model"):
-        try:
-            spec = catalogue.get("Model", known).spec
-        except SpecError:  # another model's file is broken: it is not the one that is served
-            continue
-        full = spec.huggingface_id.lower()
-        # A folder of weights is called like the model as a rule.
-        if full == wanted or full.rpartition("/")[2] == wanted.rpartition("/")[2]:
-            return known
-    return None
+    # A folder of weights is called like the model as a rule.
+    checkpoint = find_checkpoint(name, catalogue) or find_checkpoint(name.rstrip("/").rpartition("/")[2], catalogue)
+    return None if checkpoint is None else checkpoint.model.path.stem
 
 
 def deployment_of(servers: Sequence[Facts], *, model: str, accelerator: str, profile: str = "auto") -> dict[str, Any]:

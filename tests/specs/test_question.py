@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.documents.checkpoints import checkpoints
 from hisearch.specs.documents.from_question import Asked, study_from_question
 from hisearch.specs.documents.question import USUAL, Question, QuestionError, parse_have, split_names
 from hisearch.specs.documents.question_sample import MOST_REQUESTS
@@ -120,6 +121,19 @@ def test_a_model_goes_by_its_name_or_its_hugging_face_id(ref: str) -> None:
     assert asked(model=ref).resolved.model_name == "llama-3.1-8b"
 
 
+@pytest.mark.parametrize("ref", ["meta-llama/Llama-3.3-70B-Instruct", "llama-3.3-70b-instruct"])
+def test_another_checkpoint_of_a_model_is_served_by_its_own_id(ref: str) -> None:
+    made = asked(model=ref)
+    assert made.resolved.model_name == "llama-3.1-70b"
+    assert made.resolved.model.spec.huggingface_id == "meta-llama/Llama-3.3-70B-Instruct"
+    assert "huggingface_id: meta-llama/Llama-3.3-70B-Instruct" in made.text
+
+
+def test_no_two_models_have_the_same_checkpoint() -> None:
+    ids = [each.huggingface_id.lower() for each in checkpoints(Catalogue())]
+    assert len(ids) == len(set(ids))
+
+
 def test_a_model_may_be_a_configuration_or_its_folder(tmp_path: Path) -> None:
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16,
@@ -145,7 +159,7 @@ def test_an_slo_may_be_named() -> None:
 
 REFUSED = [
     ({"model": "llama-4"}, "model", "no Model named 'llama-4'"),
-    ({"model": "meta-llama/Llama-3.1-70B"}, "model", "did you mean 'meta-llama/Llama-3.1-70B-Instruct'?"),
+    ({"model": "meta-llama/Llama-3.1-7B"}, "model", "did you mean 'meta-llama/Llama-3.1-70B'?"),
     ({"model": "acme/unheard-of-7b"}, "model", "name that file"),
     ({"model": "./no/config.json"}, "model", "no file at"),
     ({"slo": "ttft p95 = 1s"}, "slo", "expected <, <= or under, got '=' at character 10"),

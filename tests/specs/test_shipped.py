@@ -42,6 +42,20 @@ PUBLISHED = {
     "deepseek-v3.2": (671.0, 37.0),
     "glm-5": (744.0, 40.0),
     "deepseek-r1": (671.0, 37.0),
+    "glm-5.2": (744.0, 40.0),
+    "gpt-oss-20b": (20.9, 3.6),
+    "kimi-k2": (1026.0, 32.0),
+    "kimi-k2.6": (1026.0, 32.0),
+    "minimax-m2.7": (228.7, 10.0),
+    "mixtral-8x22b": (141.0, 39.0),
+    "qwen3-4b": (4.0, 4.0),
+    "qwen3-14b": (14.8, 14.8),
+    "qwen3-30b-a3b-2507": (30.5, 3.3),
+    "qwen3-235b-a22b-2507": (235.0, 22.0),
+    "qwen3-next-80b-a3b": (80.0, 3.9),
+    "qwen3.5-27b": (27.0, 27.0),
+    "qwen3.5-35b-a3b": (35.0, 3.0),
+    "qwen3.5-122b-a10b": (122.0, 10.0),
 }
 
 
@@ -119,8 +133,11 @@ def test_a_model_has_its_published_size(name: str) -> None:
     if model.moe is not None:
         # Some count their active parameters without the embedding table, MiniMax-M2.5 without the LM head too;
         # rounding of the cards is up to 2 %.
-        tables = {"gpt-oss-120b": 1, "deepseek-v3.2": 1, "glm-5": 1, "minimax-m2.5": 2}.get(name, 0)
-        embedding = tables * model.vocab_size * model.hidden_size / 1e9
+        tables = dict.fromkeys(
+            ("gpt-oss-120b", "gpt-oss-20b", "deepseek-v3.2", "glm-5", "glm-5.2", "qwen3.5-35b-a3b"), 1
+        )
+        tables |= dict.fromkeys(("minimax-m2.5", "minimax-m2.7"), 2)
+        embedding = tables.get(name, 0) * model.vocab_size * model.hidden_size / 1e9
         assert parameters(model, active=True) - embedding == pytest.approx(active, rel=0.03)
 
 

@@ -95,7 +95,15 @@ class Catalogue:
             UnknownReferenceError: there is none.
         """
         if is_path(ref):
-            return self.find_file(ref, base)
+            try:
+                return self.find_file(ref, base)
+            except UnknownReferenceError as error:
+                if kind != "Model" or ref.endswith(_PATHS):
+                    raise
+                hint = (
+                    "; a document names a model by its catalogue name. `size` and `run` find it by Hugging Face id too"
+                )
+                raise UnknownReferenceError.at(error.message + hint) from None
         paths = self._by_name(kind)
         if ref not in paths:
             raise self.unknown(ref, kind, sorted(paths))

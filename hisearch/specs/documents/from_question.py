@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hisearch.specs.documents.catalogue import Catalogue, is_path
-from hisearch.specs.documents.document import Document
+from hisearch.specs.documents.checkpoints import named_model
 from hisearch.specs.documents.overrides import apply_overrides
 from hisearch.specs.documents.question import THINK_P90, Question, engine_titles, refused
 from hisearch.specs.documents.question_sample import Sample, mean_think_s
@@ -25,7 +24,7 @@ from hisearch.specs.source import text_source
 from hisearch.specs.studies.slo import SloSpec
 from hisearch.specs.studies.slo_phrase import is_phrase, parse_slo
 from hisearch.specs.studies.study import CAPACITY, StudySpec, WorkloadRef
-from hisearch.specs.wording import closest, listed
+from hisearch.specs.wording import listed
 
 #: Simulations of a question that is answered within seconds: of the search, and for how sure the answer is. A search
 #: of 64 finds the price that one of 400 finds, in eight questions of one to three engines and five accelerators.
@@ -47,10 +46,6 @@ WHAT_IF = 48
 #: Wall time of the search, and of the checks of its answer: a net below the limits on simulations, which end both
 #: within seconds. An answer that it ended says so.
 MOST_SECONDS = 600
-
-#: ORGANISATION/MODEL, which no path begins like.
-_HUGGINGFACE_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-_PATHS = (".yaml", ".yml", ".json")
 
 #: Wider choices where the largest rate of given accelerators is asked for; and more of mixtures of experts.
 _WIDE = {
@@ -116,13 +111,13 @@ def study_from_question(
         SpecError: a file that is named, or an override, is wrong.
     """
     catalogue, settings = catalogue or Catalogue(), tuple(overrides)
-    model_ref, model = _model(question.model, catalogue)
+    stated_model, model = named_model(question.model, catalogue)
     slo_ref, slo = _slo(question.slo, catalogue)
     _check_window(question, model.spec)
     sample, turns = Sample.of(question, slo), Turns.of(question, model.spec.max_context_tokens)
     effort = _SHORT_TRACE if sample.requests <= _SHORT else _LONG_TRACE
     spec = {
-        "model": model_ref,
+        **stated_model,
         "workload": {"trace": {"generator": _generator(question, model.spec, sample, turns)}},
         "slo": slo_ref,
         "space": _space(question, catalogue, model.spec),
@@ -173,40 +168,6 @@ def _by_part(problem: Problem, made: Path) -> Problem:
         return replace(problem, path=None)
     part = next((part for key, part in _PARTS.items() if f"{problem.key}.".startswith(f"{key}.")), problem.key)
     return replace(problem, path=None, line=None, key=part)
-
-
-def _model(ref: str, catalogue: Catalogue) -> tuple[str, Document[ModelSpec]]:
-    """The reference that a study names, and the model."""
-    path = (catalogue.root / Path(ref).expanduser()).absolute()
-    if path.is_dir() and (path / "config.json").is_file():
-        path = path / "config.json"
-    if is_path(ref) and path.is_file():
-        return str(path), catalogue.get("Model", str(path))
-    if _HUGGINGFACE_ID.fullmatch(ref) and not ref.endswith(_PATHS):
-        return _by_huggingface_id(ref, catalogue)
-    try:
-        return ref, catalogue.get("Model", ref)
-    except UnknownReferenceError as error:
-        raise UnknownReferenceError.at(error.message, key="model") from None
-
-
-def _by_huggingface_id(ref: str, catalogue: Catalogue) -> tuple[str, Document[ModelSpec]]:
-    by_id: dict[str, Document[ModelSpec]] = {}
-    for name in catalogue.names("Model"):
-        try:
-            model = catalogue.get("Model", name)
-        except SpecError:  # another model's file is broken: it is not the one that is asked for
-            continue
-        by_id.setdefault(model.spec.huggingface_id.lower(), model)
-    model_by_id = by_id.get(ref.lower())
-    if model_by_id is not None:
-        return model_by_id.path.stem, model_by_id
-    near = closest(ref, [model.spec.huggingface_id for model in by_id.values()])
-    raise UnknownReferenceError.at(
-        f"no model of the catalogue has the Hugging Face id '{ref}'{near + ' Otherwise' if near else ';'} download its "
-        f"config.json (https://huggingface.co/{ref}/blob/main/config.json) and name that file",
-        key="model",
-    )
 
 
 def _slo(ref: str, catalogue: Catalogue) -> tuple[Any, SloSpec]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.documents.checkpoints import named_model
 from hisearch.specs.documents.document import Document
 from hisearch.specs.documents.overrides import apply_overrides
 from hisearch.specs.documents.resolve import resolve_study
@@ -54,12 +55,12 @@ def study_from_slo(
     settings = tuple(overrides)
     slo_ref = str(catalogue.find_file(str(slo))) if isinstance(slo, Path) else slo
     try:
-        model_name = catalogue.get("Model", model).name
+        stated_model, served = named_model(model, catalogue)
     except UnknownReferenceError as error:
         raise UnknownReferenceError.at(error.message, key=_OPTIONS["spec.model"]) from None
     stated = parse_slo(slo_ref) if is_phrase(slo_ref) else slo_ref
-    name = f"{catalogue.get('SLO', stated).name if isinstance(stated, str) else 'slo'}-{model_name}"
-    spec = StudySpec(model=model, workload=WorkloadRef(trace=str(trace)), slo=stated, space=space)
+    name = f"{catalogue.get('SLO', stated).name if isinstance(stated, str) else 'slo'}-{served.name}"
+    spec = StudySpec(**stated_model, workload=WorkloadRef(trace=str(trace)), slo=stated, space=space)
     description = "Made from an SLO; what was not asked for (space, objectives, budget, seed) is hisearch's default."
     text = study_text(
         name, description, spec.model_dump(mode="json", exclude_none=True, exclude={"pins", "objectives"})

@@ -112,6 +112,11 @@ class ModelSpec(Strict):
         description="What launch scripts serve: ORGANISATION/MODEL, or a folder. A name without a slash is neither: "
         "exports then ask for the weights.",
     )
+    checkpoints: list[WeightsName] = Field(
+        default_factory=list,
+        description="Ids of other published checkpoints for which all of this holds too. `size`, `run` and `observe` "
+        "find the model by them.",
+    )
     layers: Count = Field(description="Decoder layers.")
     hidden_size: Count = Field(description="Width of the residual stream.")
     attention_heads: Count = Field(description="Query heads.")
