@@ -3,7 +3,8 @@
 Sources: vLLM's start-up log of late 2024 (Llama-3.1-8B) and its issue 21348; SGLang's log in the same issue, and pull
 request 263 of ai-dynamo/aisimulate; github inference-sim/inference-sim, testdata/trained_physics_iter29.json and
 sim-to-real-accuracy-validation (vLLM 0.15.1 on H100, 128 sequences); github casys-kaist/LLMServingSim (RTX A6000); a
-start of vLLM on an RTX 4090 with 25,250,627,584 bytes, 2,588 blocks of 16.
+start of vLLM on an RTX 4090 with 25,250,627,584 bytes, 2,588 blocks of 16; vLLM's issue 40691 (Qwen3.5-27B; that its
+H20 has 141 GB is inferred: weights and logged blocks do not fit 96).
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hisearch.latency.device_memory.constants import GIB, constant
+from hisearch.latency.device_memory.kv_groups import kv_groups_of
 from hisearch.latency.device_memory.plan import MemoryPlan, plan_memory
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.pool import PoolSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.models.model import ModelSpec
 
@@ -56,8 +59,9 @@ class Logged:
     Attributes:
         model: name in the catalogue, or its own.
         version: of the engine, where known.
-        tokens: KV capacity as logged; ``about``: rounded in the source.
+        tokens: KV capacity as logged; ``about``: rounded in the source. Of groups of layers: tokens of all blocks.
         chose: the constant that was chosen in sight of it, "" for none.
+        longest: sequence that was asked for; 0: the model's.
     """
 
     title: str
@@ -73,13 +77,22 @@ class Logged:
     settings: dict[str, Any] = field(default_factory=dict)
     about: str = ""
     chose: str = ""
+    longest: int = 0
 
     def plan(self, catalogue: Catalogue) -> MemoryPlan:
-        """As planned."""
+        """As planned; of groups of layers, tokens of all blocks."""
         model = self.model if isinstance(self.model, ModelSpec) else catalogue.get("Model", self.model).spec
+        if self.longest:
+            model = model.model_copy(update={"max_context_tokens": self.longest})
+        accelerator = catalogue.get("Accelerator", self.accelerator).spec
+        engine = {"name": self.engine} | ({"version": self.version} if self.version else {}) | self.settings
+        pool = PoolSpec.model_validate(
+            {"accelerator": self.accelerator, "tensor_parallel": self.tensor, "kv_dtype": "bf16", "engine": engine}
+        )
         return plan_memory(
             model,
-            catalogue.get("Accelerator", self.accelerator).spec,
+            accelerator,
+            kv_groups=kv_groups_of(pool, model, accelerator),
             tensor_parallel=self.tensor,
             parallelism=Parallelism(self.tensor, expert=self.expert),
             weight_dtype=self.weight_dtype,
@@ -145,6 +158,11 @@ LOGGED = (
     Logged(
         "SGLang, DeepSeek-R1, 8 x H200", "deepseek-v3", "h200", 509_000, "sglang", tensor=8, about="about ",
         settings={"memory_fraction": 0.82, "chunk_tokens": 32768}, chose="sglang_collectives",
+    ),
+    # 33.04 requests of 32,768 tokens, each of 42 blocks and a state in each of three groups: 1,487 blocks of 784.
+    Logged(
+        "vLLM 0.19.0, Qwen3.5-27B, H20 of 141 GB", "qwen3.5-27b", "h20-3e", 1_487 * 784, version="0.19.0",
+        settings={"chunk_tokens": 16384, "max_running_requests": 16, "prefix_caching": False}, longest=32768,
     ),
 )  # fmt: skip
 

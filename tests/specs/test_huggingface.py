@@ -77,7 +77,11 @@ MINIMAX_M25 = {
     "use_qk_norm": True, "qk_norm_type": "per_layer",
 }  # fmt: skip
 KIMI_K25 = {
-    "model_type": "kimi_k25", "tie_word_embeddings": False, "vision_config": {"hidden_size": 1152},
+    "vision_config": {
+        "merge_kernel_size": [2, 2], "patch_size": 14, "vt_hidden_size": 1152, "vt_intermediate_size": 4304,
+        "vt_num_hidden_layers": 27,
+    },
+    "model_type": "kimi_k25", "tie_word_embeddings": False,
     "text_config": {
         **{key: value for key, value in DEEPSEEK_V3.items() if key != "torch_dtype"}, "model_type": "kimi_k2",
         "n_routed_experts": 384, "first_k_dense_replace": 1, "num_attention_heads": 64, "num_key_value_heads": 64,
@@ -89,6 +93,11 @@ KIMI_K25 = {
     },
 }  # fmt: skip
 QWEN35 = {
+    "vision_config": {
+        "depth": 27, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 1152, "intermediate_size": 4304,
+        "num_position_embeddings": 2304, "out_hidden_size": 4096, "patch_size": 16, "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+    },
     "model_type": "qwen3_5_moe", "tie_word_embeddings": False, "text_config": {
         "model_type": "qwen3_5_moe_text", "dtype": "bfloat16", "attn_output_gate": True, "full_attention_interval": 4,
         "head_dim": 256, "hidden_size": 4096, "layer_types": [*["linear_attention"] * 3, "full_attention"] * 15,

@@ -4,8 +4,9 @@ The engine loads the model, runs one dummy batch of ``chunk_tokens`` tokens, sam
 sequences, and takes PyTorch's peak allocation (``determine_available_memory`` in ``gpu_worker.py``,
 ``profile_run`` and ``_dummy_sampler_run`` in ``gpu_model_runner.py``, ``memory_profiling`` in ``mem_utils.py``).
 
-    peak = max(forward, sampling, compiling), bytes of one rank
+    peak = max(encoding, max(forward, sampling, compiling) + encodings), bytes of one rank
 
+    encoding    of images, where the model has a tower for them (``encoding_bytes``); encodings stay
     forward     2 bytes * chunk_tokens * (3 h + the widest part of a layer)
     sampling    max_running_requests * vocab * sampler + kept
     compiling   max(rotary cache, embedding) + flush + kept; not where the model runs eagerly
@@ -38,6 +39,7 @@ from hisearch.specs.base import DTYPE_BYTES
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.models.towers import TowersSpec
 
 #: Bytes of an element of activations.
 _WIDE_BYTES = 2.0
@@ -48,27 +50,12 @@ _WORKSPACE_BUFFERS = 4.0
 _FUSED_MIB: dict[bool, dict[int, float]] = {False: {2: 64.0, 4: 2.0, 8: 0.5}, True: {2: 64.0, 4: 32.0, 8: 1.0}}
 
 
-@dataclass(frozen=True)
-class SecondaryEncoder:
-    """Parts of a published model besides its decoder; a Model document does not hold them.
-
-    Attributes:
-        parameters: of the vision tower and its projector, kept in 16 bits and split over tensor-parallel ranks.
-        item_tokens: of the largest image, whose encoding is kept during the dummy batch.
-        positions: of the rotary cache (``max_position_embeddings``).
-    """
-
-    parameters: float = 0.0
-    item_tokens: int = 0
-    positions: int = 0
-
-
-#: By a fragment of the Hugging Face id. Llama 4 (config.json): 34 layers of width 1408 and 5632, an adapter 5632 - 4096
-#: - 4096 and a projector 4096 - 5120 are 0.87e9 parameters; an image is at most 17 tiles of 144 tokens and their marks.
-SECONDARY_ENCODERS: dict[str, SecondaryEncoder] = {
-    "llama-4-scout": SecondaryEncoder(0.87e9, 2465, 10_485_760),
-    "llama-4-maverick": SecondaryEncoder(0.87e9, 2465, 1_048_576),
-}
+#: Llama 4's vision tower (config.json): 34 layers of width 1408 and 5632, an adapter 5632 - 4096 - 4096 and a projector
+#: 4096 - 5120; an image is at most 17 tiles of 144 tokens and their marks.
+_LLAMA_4 = TowersSpec(parameters=870_000_000, item_tokens=2465)
+#: Documents of Llama 4, by a fragment of the Hugging Face id, state a window below the positions of its rotary cache
+#: (``max_position_embeddings``), and may state no towers.
+_LLAMA_4_POSITIONS = {"llama-4-scout": 10_485_760, "llama-4-maverick": 1_048_576}
 
 
 @dataclass(frozen=True)
@@ -98,22 +85,40 @@ def release_of(version: str) -> Release:
     )
 
 
-def secondary_encoder(model: ModelSpec) -> SecondaryEncoder:
-    """The model's parts besides its decoder; empty where unknown."""
+def _llama_4_positions(model: ModelSpec) -> int:
     name = model.huggingface_id.lower()
-    return next((encoder for fragment, encoder in SECONDARY_ENCODERS.items() if fragment in name), SecondaryEncoder())
+    return next((positions for fragment, positions in _LLAMA_4_POSITIONS.items() if fragment in name), 0)
+
+
+def towers_of(model: ModelSpec) -> TowersSpec | None:
+    """Encoders beside the language model; None where there are none, and where they are not known."""
+    return model.towers or (_LLAMA_4 if _llama_4_positions(model) else None)
 
 
 def rotary_bytes(model: ModelSpec) -> float:
     """Bytes of the cosines and sines of all positions, which each rank keeps once, in the format of activations."""
     width = model.head_dim if model.mla is None else model.mla.qk_rope_head_dim
-    positions = max(model.max_context_tokens, secondary_encoder(model).positions)
-    return positions * width * _WIDE_BYTES
+    return max(model.max_context_tokens, _llama_4_positions(model)) * width * _WIDE_BYTES
 
 
 def tower_bytes(model: ModelSpec, split: Parallelism) -> float:
-    """Bytes per rank of the vision tower and projector."""
-    return secondary_encoder(model).parameters * _WIDE_BYTES / split.tensor
+    """Bytes per rank of encoders beside the language model."""
+    towers = towers_of(model)
+    return 0.0 if towers is None else towers.parameters * _WIDE_BYTES / split.tensor
+
+
+def encoding_bytes(model: ModelSpec, split: Parallelism, chunk_tokens: int) -> tuple[float, float]:
+    """Most temporaries while vLLM encodes images of the largest size, and the encodings, which stay; bytes of a rank.
+
+    It encodes as many as fill a step, at least one (``MultiModalBudget``), before the language model's dummy batch.
+    """
+    towers = towers_of(model)
+    if towers is None or not towers.item_tokens:
+        return 0.0, 0.0
+    items = max(1, chunk_tokens // towers.item_tokens)
+    kept = items * towers.item_tokens * _WIDE_BYTES * model.hidden_size
+    widest = 3 * towers.width + 2 * towers.intermediate_size / split.tensor
+    return kept + items * towers.patches * _WIDE_BYTES * widest, kept
 
 
 def forward_bytes(model: ModelSpec, split: int | Parallelism, tokens: int) -> float:
@@ -142,18 +147,18 @@ def peak_bytes(
     model: ModelSpec, split: Parallelism, engine: EngineSpec, release: Release = Release(), *, eager: bool = False
 ) -> float:
     """Peak bytes that PyTorch allocates besides the weights in the profiling run (see the module's law)."""
-    encoder, stream = secondary_encoder(model), _WIDE_BYTES * model.hidden_size
-    kept = 2 * stream * engine.chunk_tokens
+    kept = 2 * _WIDE_BYTES * model.hidden_size * engine.chunk_tokens
     sequences = min(engine.max_running_requests, engine.chunk_tokens)
     sampling = sequences * model.vocab_size * constant("sort_sampler" if release.sorts else "sampler") + kept
     peak = max(forward_bytes(model, split, engine.chunk_tokens), sampling)
     if release.compiles and not eager:
         table = rotary_bytes(model)
-        if not encoder.parameters:
+        if towers_of(model) is None:
             rows = -(-model.vocab_size // split.tensor)
             table = max(table, rows * model.hidden_size * DTYPE_BYTES[wide_dtype(model.weight_dtype)])
         peak = max(peak, table + constant("flush") + kept)
-    return peak + encoder.item_tokens * stream
+    encoding, encodings = encoding_bytes(model, split, engine.chunk_tokens)
+    return max(encoding, peak + encodings)
 
 
 def outside_torch_bytes(

@@ -15,6 +15,7 @@ from hisearch.specs.huggingface.exclusions import excluded_modules, kept_wide
 from hisearch.specs.huggingface.families import FAMILIES
 from hisearch.specs.huggingface.feed_forward import feed_forward
 from hisearch.specs.huggingface.formats import quantization_of, weight_dtype
+from hisearch.specs.huggingface.towers import towers
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.source import Source, read_source
 from hisearch.specs.wording import described
@@ -70,6 +71,7 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         **linear_attention(config, family),
         **feed_forward(source, config, family),
         **window(config, kind),
+        **towers(source.data, kind, config.need("hidden_size")),
     }
     if wide := kept_wide(excluded_modules(quantization_of(source, config)), data):
         data["kept_wide"] = {data["weight_dtype"]: wide}

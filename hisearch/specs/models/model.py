@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from hisearch.specs.base import Count, DType, Fraction, NonNegativeInt, Provenance, Strict
 from hisearch.specs.models.acceptance import AcceptanceCurveSpec, DraftMethodName
+from hisearch.specs.models.towers import TowersSpec
 
 
 class MlaSpec(Strict):
@@ -171,6 +172,9 @@ class ModelSpec(Strict):
     speculation: dict[DraftMethodName, AcceptanceCurveSpec] = Field(
         default_factory=dict,
         description="By method of drafting: measured tokens of a step, which pools use that state no acceptance.",
+    )
+    towers: TowersSpec | None = Field(
+        None, description="Encoders of images, video and sound, which engines load too; absent where there are none."
     )
     provenance: Provenance = Field(description="Where the facts come from.")
 
