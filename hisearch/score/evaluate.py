@@ -95,31 +95,43 @@ def evaluate(
     rejected = int(sum(counts[outcome] for outcome in REJECTIONS))
     arrived = int(counts[Outcome.FINISHED]) + unfinished + rejected
 
-    values = _latency_values(requests)
-    latencies = _latencies(requests, values, unfinished)
-    good = int(_good_requests(requests, values, slo).sum())
+    values = latency_values(requests)
+    latencies = latencies_of(requests, values, unfinished)
+    good = int(good_requests(requests, values, slo).sum())
 
     reasons = _rejection_reasons(requests.outcome == Outcome.TOO_LARGE, over_window)
     reasons |= {text: int(counts[outcome]) for outcome, text in TURNED_AWAY.items() if counts[outcome]}
     rejection = RejectionCheck(slo.max_rejected_fraction, arrived, reasons, window_tokens=window_tokens)
 
+    checks_of_terms = [_check(term, latencies[term.metric], requests, values) for term in slo.terms]
     metrics = _latency_metrics(latencies, slo.terms)
+    metrics |= _class_metrics(slo.terms, checks_of_terms)
     metrics |= _gap_metrics(result)
     metrics |= _rates(result, good, arrived)
     metrics[REJECTED] = rejection.value
     metrics |= _costs(result, usd_per_hour, metrics["total_tokens_per_s"])
     metrics["accelerators"] = float(accelerators)
-    terms = (_check(term, latencies[term.metric]) for term in slo.terms)
     kept = (
         LimitCheck(name, metrics[metric_of(name)], limit.bound, at_least=limit.at_most is None)
         for name, limit in (limits or {}).items()
     )
-    checks: tuple[Check, ...] = (*terms, *kept, rejection)
+    checks: tuple[Check, ...] = (*checks_of_terms, *kept, rejection)
     return Score(metrics, checks, all(check.holds for check in checks))
 
 
-def _check(term: SloTerm, latencies: Latencies | None) -> TermCheck:
-    """Check a latency term, with a note if its value is undefined or rests on too few requests."""
+def _check(
+    term: SloTerm, latencies: Latencies | None, requests: RequestTable, values: Mapping[str, np.ndarray]
+) -> TermCheck:
+    """Check a latency term, with a note if its value is undefined or rests on too few requests.
+
+    latencies: of all requests. A term about a class takes its requests' alone.
+    """
+    if term.of_class:
+        of_class = class_mask(requests, term)
+        if not (of_class & (requests.outcome != Outcome.UNREACHED)).any():
+            return TermCheck(term.label, None, term.at_most_s, "undefined, as no such request arrived; it holds")
+        unfinished = int(((requests.outcome == Outcome.IN_FLIGHT) & of_class).sum())
+        latencies = latencies_of(requests, values, unfinished, of_class)[term.metric]
     if latencies is None:
         note = "undefined, as no request has a second output token; it holds"
         return TermCheck(term.label, None, term.at_most_s, note)
@@ -131,6 +143,27 @@ def _check(term: SloTerm, latencies: Latencies | None) -> TermCheck:
             f"percentile {term.percentile:g} is little more than the slowest one"
         )
     return TermCheck(term.label, latencies.percentile(term.percentile), term.at_most_s, note)
+
+
+def class_mask(requests: RequestTable, term: SloTerm) -> np.ndarray:
+    """Mask of the requests that a term is about, shape (N,).
+
+    Raises:
+        ValueError: the term is about a class, and the table does not know the requests' classes.
+    """
+    mask = np.ones(len(requests.outcome), dtype=bool)
+    for name, number in term.of_class.items():
+        known = getattr(requests, name)
+        if known is None:
+            raise ValueError(f"term {term.label}: the requests' {name} is not known here")
+        mask &= known == number
+    return mask
+
+
+def _class_metrics(terms: Sequence[SloTerm], checks: Sequence[TermCheck]) -> dict[str, float]:
+    """Values of the terms about classes, seconds, by label; NaN (``math.nan`` itself) if undefined."""
+    pairs = ((term, check) for term, check in zip(terms, checks, strict=True) if term.of_class)
+    return {metric_of(term.label): math.nan if check.value_s is None else check.value_s for term, check in pairs}
 
 
 def _rejection_reasons(rejected: np.ndarray, over_window: np.ndarray | None) -> dict[str, int]:
@@ -145,7 +178,7 @@ def _rejection_reasons(rejected: np.ndarray, over_window: np.ndarray | None) -> 
     return {reason: count for reason, count in counts.items() if count}
 
 
-def _latency_values(requests: RequestTable) -> dict[str, np.ndarray]:
+def latency_values(requests: RequestTable) -> dict[str, np.ndarray]:
     """Latencies in seconds of finished requests, by metric, shape (finished,)."""
     finished = requests.finished
     return {
@@ -155,13 +188,20 @@ def _latency_values(requests: RequestTable) -> dict[str, np.ndarray]:
     }
 
 
-def _latencies(
-    requests: RequestTable, values: Mapping[str, np.ndarray], unfinished: int
+def latencies_of(
+    requests: RequestTable, values: Mapping[str, np.ndarray], unfinished: int, counted: np.ndarray | None = None
 ) -> dict[str, Latencies | None]:
-    """Sorted latencies by metric; TPOT only over requests with at least two output tokens, None if undefined."""
+    """Sorted latencies by metric; TPOT only over requests with at least two output tokens, None if undefined.
+
+    counted: mask of the requests that count, of which ``unfinished`` are in flight; all of them where absent.
+    """
     several = requests.output_tokens >= 2
-    in_flight_several = int(((requests.outcome == Outcome.IN_FLIGHT) & several).sum())
-    tpot = Latencies.of(values["tpot_s"][several[requests.finished]], in_flight_several)
+    if counted is not None:
+        values = {name: seconds[counted[requests.finished]] for name, seconds in values.items()}
+    counted_several = several if counted is None else several & counted
+    in_flight_several = int(((requests.outcome == Outcome.IN_FLIGHT) & counted_several).sum())
+    with_tpot = several[requests.finished] if counted is None else several[requests.finished & counted]
+    tpot = Latencies.of(values["tpot_s"][with_tpot], in_flight_several)
     undefined = len(tpot) == 0 and len(values["tpot_s"]) > 0
     return {
         "ttft_s": Latencies.of(values["ttft_s"], unfinished),
@@ -170,16 +210,20 @@ def _latencies(
     }
 
 
-def _good_requests(requests: RequestTable, values: Mapping[str, np.ndarray], slo: SloSpec) -> np.ndarray:
+def good_requests(requests: RequestTable, values: Mapping[str, np.ndarray], slo: SloSpec) -> np.ndarray:
     """Mask over finished requests, shape (finished,): true if all its latencies are within the SLO's bounds.
 
-    A request with a single output token has no TPOT and passes every bound on it.
+    A request with a single output token has no TPOT and passes every bound on it, as do others of a class's bounds.
     """
     good = np.ones(len(values["ttft_s"]), dtype=bool)
     single = requests.output_tokens[requests.finished] < 2
     for term in slo.terms:
         within = values[term.metric] <= term.at_most_s
-        good &= (within | single) if term.metric == "tpot_s" else within
+        if term.metric == "tpot_s":
+            within |= single
+        if term.of_class:
+            within |= ~class_mask(requests, term)[requests.finished]
+        good &= within
     return good
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hisearch.score.terms import REJECTED, Check
+from hisearch.specs.studies.slo import OF_CLASS
 from hisearch.specs.studies.study import MAXIMISED
 
 #: Average hours of a month: 8,760 / 12.
@@ -107,9 +108,14 @@ def quantity(name: str) -> Quantity:
         return Quantity(label, meaning, unit, 1.0, name in MAXIMISED)
     if name == REJECTED:
         return Quantity("Rejected", "requests that the deployment turned away", "%", 100.0, False)
-    metric, _, percentile = name.rpartition("_p")
+    of_all, _, of_class = name.partition(OF_CLASS)
+    metric, _, percentile = of_all.rpartition("_p")
     label, meaning, unit, scale = _LATENCIES[metric]
-    return Quantity(f"{label} p{percentile}", f"{meaning}, {_ordinal(percentile)} percentile", unit, scale, False)
+    label, meaning = f"{label} p{percentile}", f"{meaning}, {_ordinal(percentile)} percentile"
+    if of_class:
+        requests = of_class.replace("=", " ").replace(",", ", ")
+        label, meaning = f"{label} of {requests}", f"{meaning}; of these requests alone"
+    return Quantity(label, meaning, unit, scale, False)
 
 
 def titled(check: Check) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hisearch.specs.studies.slo import OF_CLASS
+
 #: Shown if no percentile has a bound.
 USUAL = "p99"
 
@@ -30,4 +32,4 @@ def spoken_of(latency: str, bounded: Iterable[str]) -> tuple[str, ...]:
 
 def percentile_of(metric: str) -> float:
     """95.0 for ``ttft_p95_s``."""
-    return float(metric.removesuffix("_s").rpartition("_p")[2])
+    return float(metric.removesuffix("_s").partition(OF_CLASS)[0].rpartition("_p")[2])

@@ -163,6 +163,8 @@ def _request_table(
         input_tokens=trace.arrays.input_tokens,
         output_tokens=trace.arrays.output_tokens,
         kv_arrived_s=kv_arrived_s,
+        priority=trace.arrays.priority,
+        tenant=trace.arrays.tenant,
         **delivery,  # type: ignore[arg-type]
         **columns,
     )

@@ -81,7 +81,8 @@ def test_sizes(hisearch: Hisearch, workdir: Path) -> None:
 
 
 def test_simulations_and_traces(hisearch: Hisearch, workdir: Path) -> None:
-    data = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "--slo", "interactive-chat", "-q", "--json").json
+    data = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "--slo", "interactive-chat",
+                    "--by", "tenant", "-q", "--json").json  # fmt: skip
     assert keys_of(data) - named(PARTS["simulate"] + trial()) <= SUMS
     assert first_column(PARTS["simulate"]) - set(data) <= {"tier_values"}
     statistics = hisearch("trace", "stats", "visits.yaml", "--json").json

@@ -326,3 +326,26 @@ def test_overrides_are_for_documents(workdir: Path) -> None:
     resolved = load_deployment(workdir / "pair.yaml")
     with pytest.raises(ValueError, match="resolved already"):
         package.simulate_deployment(resolved, "visits.yaml", overrides=["spec.pools.0.replicas=1"])
+
+
+def test_classes_of_requests_are_told_apart(hisearch: Hisearch, workdir: Path) -> None:
+    rows = (f"{i},{40 + i % 7 * 300},{5 + i % 11},{i % 3}" for i in range(90))
+    Path("mixed.csv").write_text("arrival_s,input_tokens,output_tokens,priority\n" + "\n".join(rows) + "\n")
+    arguments = ("simulate", "pair.yaml", "--trace", "mixed.csv")
+    slo = "ttft p95 < 5s for priority 0, ttft p50 < 1us for priority 2, tpot p95 < 1s"
+    data = hisearch(*arguments, "--slo", slo, "--by", "priority", "--requests", "r.csv", "--json").json
+    frame = pd.read_csv("r.csv")
+    assert [share["number"] for share in data["classes"]] == [0, 1, 2]
+    for share, (_, mine) in zip(data["classes"], frame.groupby("priority"), strict=True):
+        assert share["arrived"] == len(mine) == 30
+        assert share["latencies"]["ttft_p95_s"] == pytest.approx(np.percentile(mine["ttft_s"], 95))
+    terms = {term["label"]: term for term in data["slo"]["terms"]}
+    assert terms["ttft_p95@priority=0"]["holds"]
+    assert not terms["ttft_p50@priority=2"]["holds"]
+    assert [share["attainment"] for share in data["classes"]] == [1.0, 1.0, 0.0]
+    shown = hisearch(*arguments, "--slo", slo, "--by", "priority").out
+    assert "TTFT p50 of priority 2" in shown
+    assert "By priority" in shown
+    refused = hisearch(*arguments, "--slo", "ttft p95 < 5s for priority 7")
+    assert refused.code == 1
+    assert "no request of the workload has priority 7; it has 0, 1 and 2" in refused.err

@@ -359,3 +359,39 @@ def test_limits_reach_the_simulator_and_the_run_folder(tmp_path: Path) -> None:
     assert best.metrics["accelerators"] == best.deployment.pool.replicas <= 40
     page = (tmp_path / "run" / "report.html").read_text()
     assert "itl_p99" in page
+
+
+def test_a_study_finds_the_order_that_keeps_urgent_requests_fast(tmp_path: Path) -> None:
+    """A class's bound that holds only if the queue goes by priority."""
+    rng = np.random.default_rng(3)
+    arrivals = np.cumsum(rng.exponential(0.05, 600))
+    rows = (
+        f"{at:.3f},{60 if urgent else 6000},{8 if urgent else 64},{0 if urgent else 1}"
+        for at, urgent in zip(arrivals, rng.random(600) < 0.5, strict=True)
+    )
+    (tmp_path / "mixed.csv").write_text("arrival_s,input_tokens,output_tokens,priority\n" + "\n".join(rows) + "\n")
+    path = study_file(tmp_path, budget={"simulations": 20})
+    text = (
+        path.read_text()
+        .replace("chat-multiturn, limit: 300", "mixed.csv")
+        .replace("[64]", "[64]\n      schedules: SCH")
+    )
+    found = {}
+    for schedules in ("[fcfs]", "[fcfs, priority]"):
+        phrase = "'ttft p90 < 600ms for priority 0, ttft p90 < 100s'"
+        path.write_text(
+            text.replace("SCH", schedules)
+            .replace("slo: interactive-chat", f"slo: {phrase}")
+            .replace("accelerators: [h100-sxm]", "accelerators: [h100-sxm]\n      max_replicas: 2")
+        )
+        outcome = load_study(path).run(workers=1, run_dir=tmp_path / f"run{len(found)}").outcome
+        found[schedules] = [trial for trial in outcome.trials if trial.feasible]
+    assert not found["[fcfs]"]
+    assert {trial.deployment.pool.engine.schedule for trial in found["[fcfs, priority]"]} == {"priority"}
+
+
+def test_a_class_that_no_request_has_is_refused_with_its_term(tmp_path: Path) -> None:
+    path = study_file(tmp_path)
+    path.write_text(path.read_text().replace("slo: interactive-chat", "slo: 'ttft p90 < 1s for tenant 9'"))
+    with pytest.raises(SpecError, match=r"small.yaml:\d+: spec.slo.*no request of the workload has tenant 9"):
+        load_study(path).world()

@@ -25,16 +25,24 @@ TERMS = st.builds(
     percentile=st.one_of(st.integers(1, 100).map(float), st.sampled_from([50.5, 97.5, 99.9, 99.99])),
     at_most_s=st.one_of(st.floats(1e-6, 1e4), st.integers(1, 600).map(float)).map(lambda value: float(f"{value:.15g}")),
 )
+#: With a class, as a phrase can name one.
+CLASSED = st.tuples(TERMS, st.sampled_from([{}, {"priority": 0}, {"priority": 3}, {"tenant": 2}])).map(
+    lambda pair: pair[0].model_copy(update=pair[1])
+)
 SLOS = st.builds(
     SloSpec,
-    terms=st.lists(TERMS, min_size=1, max_size=5, unique_by=lambda term: term.label),
+    terms=st.lists(CLASSED, min_size=1, max_size=5, unique_by=lambda term: term.label),
     max_rejected_fraction=st.sampled_from([0.0, 0.01, 0.005, 0.25]),
 )
 
 
 def format_slo(slo: SloSpec) -> str:
     """A phrase that ``parse_slo`` reads as the same SLO."""
-    terms = [f"{term.metric.removesuffix('_s')} p{term.percentile:.12g} <= {term.at_most_s!r}s" for term in slo.terms]
+    terms = [
+        f"{term.metric.removesuffix('_s')} p{term.percentile:.12g} <= {term.at_most_s!r}s"
+        + "".join(f" for {name} {number}" for name, number in term.of_class.items())
+        for term in slo.terms
+    ]
     if slo.max_rejected_fraction:
         terms.append(f"rejected <= {slo.max_rejected_fraction!r}")
     return ", ".join(terms)
@@ -101,7 +109,10 @@ def test_terms_are_joined_by_commas_and_words() -> None:
         ("latency p95 < 1s", "expected ttft, tpot, e2e or rejected, got 'latency' at character 1: [latency] p95 < 1s"),
         ("ttft p95 < 1s tpot p95 < 1s", "expected a comma, 'and' or the end, got 'tpot' at character 15"),
         ("ttft p95 < 1s,", "expected ttft, tpot, e2e or rejected, got the end at character 15"),
-        ("ttft p95<1s, ttft p95<2s", "expected each metric and percentile once, got 'ttft' at character 14"),
+        ("ttft p95<1s, ttft p95<2s", "expected each metric, percentile and class once, got 'ttft' at character 14"),
+        ("ttft p95<1s for batch", "expected priority or tenant, got 'batch' at character 17: ttft p95<1s for [batch]"),
+        ("ttft p95<1s for priority low", "expected its number in the trace, got 'low' at character 26"),
+        ("ttft p95<1s for priority 1.5", "expected a whole number, got '1.5' at character 26"),
         ("itl p95 < 50ms", "an SLO bounds the mean time between a request's tokens: tpot"),
         ("ttft mean < 1s", "an SLO bounds percentiles, not means"),
         ("rejected < 1%", "expected a latency too: ttft, tpot or e2e, got the end"),

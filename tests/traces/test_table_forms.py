@@ -41,6 +41,15 @@ def test_cells_that_may_be_blank(write):
     assert "input_tokens: missing" in refused(write("u.csv", OWN + "0,,5,a,,,x\n"))
 
 
+def test_priorities_follow_their_requests(write):
+    own = "arrival_s,input_tokens,output_tokens,priority\n"
+    trace = read(write("t.csv", own + "2,10,5,7\n0,10,5,\n1,20,5,3\n"))
+    assert trace.priority.tolist() == [0, 3, 7]
+    mapped = read(write("u.csv", "ts,prompt,answer,rank\n0,10,2,4\n"), columns=MAPPED | {"priority": "rank"})
+    assert mapped.priority.tolist() == [4]
+    assert "priority" in refused(write("v.csv", own + "0,10,5,-1\n"))
+
+
 @pytest.mark.parametrize("name", ["csv", "azure", "burstgpt", "mooncake", "bailian"])
 def test_rows_out_of_order_are_sorted_and_counted(write, name):
     times = [5, 1, 3, 3, 9]

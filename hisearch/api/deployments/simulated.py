@@ -20,8 +20,9 @@ from hisearch.api.deployments.replay import (
 from hisearch.base.dtypes import I4
 from hisearch.base.shown import Shown
 from hisearch.hardware.prices import CostBreakdown
+from hisearch.score.classes import ClassShare, shares_of_classes
 from hisearch.score.evaluate import Score
-from hisearch.score.steady_state import Stretch, queue_growth_rps, span_needed_s
+from hisearch.score.steady_state import Stretch, measured, queue_growth_rps, span_needed_s
 from hisearch.search.model.deployments import describe
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
@@ -152,6 +153,18 @@ class SimulatedRun(Shown):
     def outcomes(self) -> dict[str, int]:
         """Number of requests by outcome: ``finished``, ``in_flight``, ``too_large``, ``unreached``."""
         return outcome_counts(self.result)
+
+    def classes(self, by: str) -> list[ClassShare]:
+        """What the requests of each ``priority``, or of each ``tenant``, get and cost.
+
+        Goodput and attainment are by the terms that concern them; NaN without an SLO, and where several models are
+        served.
+        """
+        result = self.result if self.stretch is None else measured(self.result, self.stretch)
+        slo = None
+        if self.slo is not None and len(self.fleet.models) == 1:
+            slo = self.slo.of(self.fleet.models[0].names)
+        return shares_of_classes(result, by, slo, self.score.metrics["usd_per_hour"])
 
     def requests_frame(self) -> pd.DataFrame:
         """One row per request: its id in the trace, its agent, times in seconds, tokens, worker, outcome.

@@ -127,11 +127,19 @@ class Study(Shown):
         return [*variants, "decode"] if space.pools.disaggregated is not None else variants
 
     def world(self) -> World:
-        """All inputs that decide the outcome of the study's simulations."""
+        """All inputs that decide the outcome of the study's simulations.
+
+        Raises:
+            SpecError, TraceError: the workload cannot be read, or has no request of a class that the SLO bounds.
+        """
+        from hisearch.score.classes import term_without_requests
         from hisearch.search.evaluate.world import World
         from hisearch.specs.studies.study import AT_OTHER_LOADS
 
         resolved = self.resolved
+        index, problem = term_without_requests(resolved.slo.spec, self.trace.arrays)
+        if problem:
+            raise resolved.slo.error(("spec", "terms", index), problem)
         return World(
             model=resolved.model.spec,
             slo=resolved.slo.spec,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,13 @@ from hisearch.cli import options
 from hisearch.cli.compilation import note_compilation
 from hisearch.cli.verbs.simulate_files import Files
 from hisearch.kernels.fleet import head_start
+
+
+class By(StrEnum):
+    """Fields of a trace by which requests are told apart."""
+
+    PRIORITY = "priority"
+    TENANT = "tenant"
 
 
 def simulate(
@@ -76,6 +84,9 @@ def simulate(
     tier_values: Annotated[
         bool, typer.Option("--tier-values", help="Say what one more GiB of each cache tier would be worth.")
     ] = False,
+    by: Annotated[
+        By | None, typer.Option(help="Say also what the requests of each priority, or tenant, get and cost.")
+    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -90,6 +101,7 @@ def simulate(
     from hisearch.api.deployments.tiers import tier_values as marginal_values
     from hisearch.api.deployments.workload import generator_of, load_trace, parse_adapters, parse_columns
     from hisearch.cli import output
+    from hisearch.cli.views import classes as classes_view
     from hisearch.cli.views import simulate as simulate_view
     from hisearch.specs.documents.resolve import load_deployment
 
@@ -118,14 +130,21 @@ def simulate(
     )
     files.write(simulated)
     values = marginal_values(simulated) if tier_values else []
+    classes = simulated.classes(by) if by is not None else []
     off = with_steps_off(simulated)
     if as_json:
         document = simulated.to_dict() | {"steps_off": None if off is None else off.to_dict()}
-        output.print_json(document | {"tier_values": [asdict(value) for value in values]} if tier_values else document)
+        if tier_values:
+            document |= {"tier_values": [asdict(value) for value in values]}
+        if by is not None:
+            document |= {"classes": [{"by": by.value} | asdict(share) for share in classes]}
+        output.print_json(document)
     else:
         simulate_view.show(simulated, off)
         if tier_values:
             simulate_view.show_tier_values(values)
+        if by is not None:
+            classes_view.show_classes(by, classes)
     for text in () if quiet else simulated.trace.notes:
         output.note(text)
     shown = () if as_json else simulate_view.doubts_of(simulated)

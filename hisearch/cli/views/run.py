@@ -24,6 +24,7 @@ from hisearch.search.model.deployments import describe, describe_each, format_de
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import describe_miss
 from hisearch.specs.models.model import names_weights
+from hisearch.specs.studies.slo import OF_CLASS
 from hisearch.specs.wording import format_percent, listed
 
 #: Rows of the front that are printed; all are in front.csv.
@@ -65,7 +66,7 @@ def _show_answer(result: StudyResult) -> None:
     output.heading("Against the SLO")
     show_terms(result, recommendation.trial)
     if label := next((check.label for check in recommendation.trial.slo if isinstance(check, TermCheck)), ""):
-        percent = label.rpartition("_")[2]
+        percent = label.partition(OF_CLASS)[0].rpartition("_")[2]
         output.say(_WORDS.format(percent, percent.removeprefix("p")))
     output.heading("Instead of it")
     rows = [(trade.role, trade.hardware or "-", trade.change, trade.effect) for trade in trades(report)]

@@ -86,7 +86,7 @@ def figure_latencies(curves: Sequence[LatencyCurve], slo: Sequence[SloTerm]) -> 
     order = [curve.metric for curve in curves]
     for term in slo:
         metric = term.metric.removesuffix("_s")
-        if metric not in order:
+        if metric not in order or term.of_class:
             continue
         figure.add_scatter(
             x=[term.at_most_s], y=[_tail(min(term.percentile / 100, SHARES[-2]))], mode="markers", showlegend=False,

@@ -66,6 +66,7 @@ def _pool_settings(pool: PoolSpec) -> dict[str, Value]:
         "chunk (tokens)": engine.chunk_tokens,
         "running requests": engine.max_running_requests,
         "capacity policy": engine.capacity_policy if engine.name == "trtllm" else NOT_USED,
+        "queue order": engine.schedule if engine.schedule != "fcfs" else NOT_USED,
         "drafted tokens": engine.speculation.label if engine.speculation is not None else NOT_USED,
         "KV page (tokens)": engine.page_size,
         "prefix caching": "on" if engine.prefix_caching else "off",

@@ -175,7 +175,11 @@ def score_measured(trace: CompiledTrace, result: Result, stretch: Stretch, score
 
 
 def _give_up(trace: CompiledTrace, terms: Sequence[SloTerm], stretch: Stretch, load: float) -> GiveUp:
-    """Stop once the TTFT term (or E2E: no first token is later than the last) is bound to be missed."""
+    """Stop once the TTFT term (or E2E: no first token is later than the last) is bound to be missed.
+
+    Terms about classes do not stop a run: others' first tokens may be as late.
+    """
+    terms = [term for term in terms if not term.of_class]
     bounds = [term for term in terms if term.metric == "ttft_s"] or [term for term in terms if term.metric == "e2e_s"]
     if not bounds:
         return NEVER

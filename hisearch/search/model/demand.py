@@ -137,8 +137,8 @@ def _unique_tokens(arrays: TraceArrays, served: Mask) -> int:
 
 def _expected_arrivals(arrays: TraceArrays, slo: SloSpec, load: float) -> F8:
     """Arrival times in the trace's order; predecessors are assumed to need half of what the SLO allows."""
-    ttft_s = min((t.at_most_s / 2 for t in slo.terms if t.metric == "ttft_s"), default=_TTFT_GUESS_S)
-    tpot_s = min((t.at_most_s / 2 for t in slo.terms if t.metric == "tpot_s"), default=_TPOT_GUESS_S)
+    ttft_s = min((t.at_most_s / 2 for t in slo.common if t.metric == "ttft_s"), default=_TTFT_GUESS_S)
+    tpot_s = min((t.at_most_s / 2 for t in slo.common if t.metric == "tpot_s"), default=_TPOT_GUESS_S)
     return _arrivals(arrays, load, ttft_s, tpot_s)
 
 
@@ -149,7 +149,7 @@ def _least_rps(arrays: TraceArrays, slo: SloSpec, load: float, served: Mask) -> 
     """
     longest = float(arrays.output_tokens[served].max())
     bounds = {
-        metric: [t.at_most_s for t in slo.terms if t.metric == metric] for metric in ("ttft_s", "tpot_s", "e2e_s")
+        metric: [t.at_most_s for t in slo.common if t.metric == metric] for metric in ("ttft_s", "tpot_s", "e2e_s")
     }
     if bounds["e2e_s"]:
         ttft_s, tpot_s = min(bounds["e2e_s"]), 0.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from hisearch.base.policies import ROUTERS
 from hisearch.search.model.tier_choices import TierChoice, tier_parameters
-from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES, EngineName
+from hisearch.specs.base import DTYPE_BYTES, EngineName
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.engine_settings import OWN_SETTINGS, SWA_FULL_TOKENS_RATIO
@@ -189,10 +189,9 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
 
     With several pools, parameters of all but the first are prefixed with the pool's name, as in ``decode.replicas``.
     """
-    router = deployment.router
+    router, memory_fraction = deployment.router, deployment.pool.engine.memory_fraction
     parameters = worker_parameters(deployment.pool)
-    parameters |= {"router": router.policy, "memory_fraction": deployment.pool.engine.memory_fraction}
-    parameters |= router.parameters()
+    parameters |= {"router": router.policy, "memory_fraction": memory_fraction} | router.parameters()
     if deployment.pool.devices is not None:
         parameters["devices"] = format_devices(deployment.pool.devices)
     parameters |= tier_parameters(deployment.pool)
@@ -205,9 +204,12 @@ def parameters_of(deployment: DeploymentSpec) -> dict[str, Any]:
 def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
     """Stage 1's choices for a pool, and its number of workers."""
     engine = pool.engine
-    policy = {"capacity_policy": engine.capacity_policy} if engine.name == "trtllm" else {}
-    windows = {"window_pool": ratio} if (ratio := engine.swa_full_tokens_ratio) != SWA_FULL_TOKENS_RATIO else {}
-    drafts = {"speculation": engine.speculation.label} if engine.speculation is not None else {}
+    optional = [
+        ("capacity_policy", engine.capacity_policy, engine.name == "trtllm"),
+        ("window_pool", engine.swa_full_tokens_ratio, engine.swa_full_tokens_ratio != SWA_FULL_TOKENS_RATIO),
+        ("schedule", engine.schedule, engine.schedule != "fcfs"),
+        ("speculation", engine.speculation and engine.speculation.label, engine.speculation),
+    ]
     return {
         "accelerator": pool.accelerator,
         "engine": engine.name,
@@ -219,9 +221,7 @@ def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
         "kv_dtype": pool.kv_dtype,
         "chunk_tokens": engine.chunk_tokens,
         "max_running_requests": engine.max_running_requests,
-        **policy,
-        **windows,
-        **drafts,
+        **{name: value for name, value, stated in optional if stated},
         "replicas": pool.replicas,
     }
 
@@ -341,8 +341,8 @@ def describe(deployment: DeploymentSpec) -> str:
 def describe_each(deployments: Sequence[DeploymentSpec]) -> list[str]:
     """``describe`` of each deployment, followed by the differing settings if two lines would read alike."""
     lines = [describe(deployment) for deployment in deployments]
-    differing = differences(deployments, lines)
-    return [f"{line} · {settings}" if settings else line for line, settings in zip(lines, differing, strict=True)]
+    settings = differences(deployments, lines)
+    return [f"{line} · {differing}" if differing else line for line, differing in zip(lines, settings, strict=True)]
 
 
 def differences(deployments: Sequence[DeploymentSpec], lines: Sequence[str]) -> list[str]:
@@ -388,7 +388,7 @@ def _format_routers(deployment: DeploymentSpec) -> str:
 
 
 def _format_pool(pool: PoolSpec, *, named: bool) -> str:
-    parts = [hardware_of(pool), ENGINE_TITLES[pool.engine.name], *formats_of(pool)]
+    parts = [hardware_of(pool), pool.engine.title, *formats_of(pool)]
     if pool.engine.speculation is not None:
         parts.append(pool.engine.speculation.label)
     if pool.devices is not None:

@@ -45,10 +45,10 @@ class Estimate:
 
 def tpot_bound_s(slo: SloSpec, demand: Demand) -> float:
     """Seconds allowed per token: the tightest TPOT term, or an E2E term's time per token; else infinite."""
-    bounds = [term.at_most_s for term in slo.terms if term.metric == "tpot_s"]
+    bounds = [term.at_most_s for term in slo.common if term.metric == "tpot_s"]
     bounds.extend(
         term.at_most_s / float(np.percentile(demand.output_tokens, term.percentile))
-        for term in slo.terms
+        for term in slo.common
         if term.metric == "e2e_s"
     )
     return min(bounds, default=math.inf)
@@ -57,7 +57,7 @@ def tpot_bound_s(slo: SloSpec, demand: Demand) -> float:
 def ttft_bound(slo: SloSpec) -> tuple[float, float]:
     """(seconds, percentile) of the tightest TTFT term, else of the tightest E2E term, else infinite at the median."""
     for metric in ("ttft_s", "e2e_s"):
-        terms = [(term.at_most_s, term.percentile) for term in slo.terms if term.metric == metric]
+        terms = [(term.at_most_s, term.percentile) for term in slo.common if term.metric == metric]
         if terms:
             return min(terms)
     return math.inf, 50.0

@@ -70,6 +70,7 @@ def _of_a_pool(space: SearchSpaceSpec, side: SideSpace, start: str) -> list[dict
         rows += [{start + "capacity_policy": policy} for policy in execution.capacity_policies]
     if "sglang" in execution.engines:
         rows += [{start + "window_pool": r} for r in execution.swa_full_tokens_ratios if r != SWA_FULL_TOKENS_RATIO]
+    rows += [{start + "schedule": name} for name in execution.schedules if name != "fcfs"]
     rows += [{start + "speculation": drafts.label} for drafts in execution.speculation if drafts is not None]
     rows += [{start + "kv_dtype": name} for name in execution.kv_dtypes]
     return [*rows, {start + "replicas": side_lists.get("max_replicas", execution.max_replicas)}]

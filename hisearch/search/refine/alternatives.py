@@ -158,8 +158,8 @@ def _same_but(kind: str, pool: PoolSpec, reference: PoolSpec) -> bool:
     ours.pop(kind)
     theirs.pop(kind)
     if kind == "engine":
-        # Other engines have no such pool.
-        ours["window_pool"] = theirs["window_pool"]
+        # Other engines have no such pool, and may have no such order.
+        ours |= {name: theirs[name] for name in ("window_pool", "schedule")}
     if kind == "engine" and pool.engine.speculation is None:
         theirs["speculation"] = None
     return ours == theirs

@@ -188,6 +188,8 @@ def _pool_changes(problem: Problem, pool: PoolSpec) -> Iterator[Callable[[dict[s
         yield _engine_setting("max_running_requests", running)
     for policy in execution.capacity_policies if pool.engine.name == "trtllm" else ():
         yield _engine_setting("capacity_policy", policy)
+    for schedule in execution.schedules_of(pool.engine.name):
+        yield _engine_setting("schedule", schedule)
     for ratio in execution.swa_full_tokens_ratios if pool.engine.name in problem.windows_apart else ():
         yield _engine_setting("swa_full_tokens_ratio", ratio)
     for speculation in execution.speculations(pool.engine.name):

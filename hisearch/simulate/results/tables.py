@@ -35,6 +35,7 @@ class RequestTable:
         storage_hit_tokens: likewise, after a fetch for the request from a tier behind the host tier.
     preemptions: times it lost its KV (vLLM preemption, SGLang retraction).
     outcome: an ``Outcome``.
+    priority, tenant: classes of requests, as the trace has them; None if it is not known.
     kv_arrived_s: when its KV had arrived at its decode worker; None without KV transfers.
     front_end_s: from the client's send until ``arrival_s``. first_delivery_s, last_delivery_s: from ``first_token_s``
         and ``finish_s`` until the client has the token. None if the latency profile has no front end.
@@ -59,6 +60,8 @@ class RequestTable:
     front_end_s: F8 | None = None
     first_delivery_s: F8 | None = None
     last_delivery_s: F8 | None = None
+    priority: I4 | None = None
+    tenant: I4 | None = None
 
     @property
     def finished(self) -> np.ndarray:

@@ -25,18 +25,20 @@ def dtype_problem(name: str, accelerator: AcceleratorSpec, dtype: DType) -> str:
 def slo_warnings(slo: SloSpec) -> list[str]:
     """Messages on terms without effect, because another term is stricter."""
     messages = []
-    for metric in sorted({term.metric for term in slo.terms}):
-        terms = sorted((term for term in slo.terms if term.metric == metric), key=lambda term: term.percentile)
+    for metric, of_class in sorted({(term.metric, tuple(term.of_class.items())) for term in slo.terms}):
+        same = [term for term in slo.terms if (term.metric, tuple(term.of_class.items())) == (metric, of_class)]
+        terms = sorted(same, key=lambda term: term.percentile)
         for low, high in pairwise(terms):
             if high.at_most_s <= low.at_most_s:
                 messages.append(
                     f"{low.label} <= {low.at_most_s:g} s says nothing: {high.label} <= {high.at_most_s:g} s is stricter"
                 )
-    ends = {term.percentile: term.at_most_s for term in slo.terms if term.metric == "e2e_s"}
+    ends = {(term.percentile, *term.of_class.items()): term.at_most_s for term in slo.terms if term.metric == "e2e_s"}
     messages += [
         f"{term.label} <= {term.at_most_s:g} s says nothing: the whole answer must be there by then"
         for term in slo.terms
-        if term.metric == "ttft_s" and ends.get(term.percentile, float("inf")) <= term.at_most_s
+        if term.metric == "ttft_s"
+        and ends.get((term.percentile, *term.of_class.items()), float("inf")) <= term.at_most_s
     ]
     return messages
 

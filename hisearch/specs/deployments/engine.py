@@ -226,6 +226,12 @@ class EngineSpec(Strict):
         return self.page_tokens if self.page_tokens is not None else PAGE_TOKENS[self.name]
 
     @property
+    def title(self) -> str:
+        """Its name for people, with the order of its queue unless it is that of arrivals: ``vLLM by priority``."""
+        order = "priority" if self.by_priority else self.schedule
+        return ENGINE_TITLES[self.name] + ("" if order == "fcfs" else f" by {order}")
+
+    @property
     def by_priority(self) -> bool:
         """Whether the queue is ordered by priority."""
         return self.priority_scheduling or self.schedule == "priority"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -20,7 +20,7 @@ from hisearch.specs.deployments.agent_memory import (
     HostName,
 )
 from hisearch.specs.deployments.deployment import EvictionName
-from hisearch.specs.deployments.engine import CapacityPolicyName
+from hisearch.specs.deployments.engine import SCHEDULES, CapacityPolicyName
 from hisearch.specs.deployments.engine_settings import SWA_FULL_TOKENS_RATIO
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
 from hisearch.specs.deployments.speculation import DRAFTING_ENGINES, SpeculationSpec, simulates_drafts
@@ -64,6 +64,12 @@ class ExecutionSpace(Strict):
     max_running_requests: list[Count] = Field(default=[64, 256], min_length=1, description="Batch limits of a worker.")
     capacity_policies: list[CapacityPolicyName] = Field(
         default=["guaranteed_no_evict"], min_length=1, description="TensorRT-LLM: as an Engine's capacity_policy."
+    )
+    schedules: list[Literal["fcfs", "priority"]] = Field(
+        default=["fcfs"],
+        min_length=1,
+        description="vLLM, SGLang: as an Engine's schedule; where requests of a trace have priorities, priority lets "
+        "urgent ones ahead. TensorRT-LLM: fcfs alone.",
     )
     swa_full_tokens_ratios: list[Fraction] = Field(
         default=[SWA_FULL_TOKENS_RATIO],
@@ -110,6 +116,10 @@ class ExecutionSpace(Strict):
             drafts = simulates_drafts(self.versions.get(engine, ""))
         return list(self.speculation) if drafts else [None]
 
+    def schedules_of(self, engine: EngineName) -> list[str]:
+        """Orders of the waiting queue that an engine has; fcfs where it has none of the space's."""
+        return [name for name in dict.fromkeys(self.schedules) if name in SCHEDULES[engine]] or ["fcfs"]
+
     def engine_settings(self, engine: EngineName, windows_apart: bool) -> list[dict[str, Any]]:
         """Every combination of an engine's batch limits and policies, with its release: keys of an ``EngineSpec``.
 
@@ -121,6 +131,7 @@ class ExecutionSpace(Strict):
         }
         if engine == "trtllm":
             lists["capacity_policy"] = list(self.capacity_policies)
+        lists["schedule"] = self.schedules_of(engine)
         if windows_apart:
             lists["swa_full_tokens_ratio"] = self.swa_full_tokens_ratios
         release = {"name": engine, "version": self.versions.get(engine, "")}

@@ -7,32 +7,61 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from hisearch.specs.base import Positive, Strict
+from hisearch.specs.base import NonNegativeInt, Positive, Strict
+
+#: Fields of a trace by which requests are told apart.
+CLASSES = ("priority", "tenant")
 
 #: Per-request latency metrics, in seconds.
 LatencyMetric = Literal["ttft_s", "tpot_s", "e2e_s"]
 
 
+#: Between a term's metric and the class of requests that it is about: ``ttft_p99@priority=0``.
+OF_CLASS = "@"
+
+
 class SloTerm(Strict):
-    """``percentile`` of ``metric`` over all requests is at most ``at_most_s``."""
+    """``percentile`` of ``metric`` over all requests, or those of a class, is at most ``at_most_s``."""
 
     metric: LatencyMetric = Field(description="Time to first token, time per output token, or the whole request.")
     percentile: Annotated[float, Field(gt=0, le=100, description="99: the bound holds for 99 of 100 requests.")]
     at_most_s: Positive = Field(description="Upper bound.")
+    priority: NonNegativeInt | None = Field(
+        None, description="Only of requests with this priority in the trace; absent: whatever it is."
+    )
+    tenant: NonNegativeInt | None = Field(
+        None, description="Only of requests of this tenant, by its number in the trace; absent: of all."
+    )
 
     @property
     def label(self) -> str:
-        """Short name, for example ``ttft_p99``."""
-        return f"{self.metric.removesuffix('_s')}_p{self.percentile:g}"
+        """Short name, for example ``ttft_p99``, or ``ttft_p99@priority=0``."""
+        kind = ",".join(f"{name}={number}" for name, number in self.of_class.items())
+        return f"{self.metric.removesuffix('_s')}_p{self.percentile:g}" + (f"{OF_CLASS}{kind}" if kind else "")
+
+    @property
+    def of_class(self) -> dict[str, int]:
+        """Fields of the trace and the number that its requests have there; {} where it is about all requests."""
+        return {name: number for name in CLASSES if (number := getattr(self, name)) is not None}
+
+    @model_serializer(mode="wrap")
+    def _without_no_class(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = dump(self)
+        return {name: value for name, value in data.items() if name not in CLASSES or value is not None}
 
 
 class ModelSloSpec(Strict):
     """SLO of the requests for one model."""
 
-    terms: list[SloTerm] = Field(min_length=1, description="At most one for each metric and percentile.")
+    terms: list[SloTerm] = Field(min_length=1, description="At most one for each metric, percentile and class.")
     max_rejected_fraction: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="Share of the arrived requests that may be rejected as too large."
     )
+
+    @property
+    def common(self) -> list[SloTerm]:
+        """The terms about all requests."""
+        return [term for term in self.terms if not term.of_class]
 
     @model_validator(mode="after")
     def _check(self) -> ModelSloSpec:

@@ -3,6 +3,7 @@
 Grammar
     phrase    term, then any number of ``,`` ``;`` or ``and`` with a further term
     term      metric percentile under bound, or percentile metric under bound, or ``rejected`` under share
+    class     behind a bound: ``for priority 0``, ``for tenant 3``: of these requests alone
     metric    ``ttft``, ``tpot``, ``e2e``; also ``ttft_p95`` as one word
     percentile  ``p50`` to ``p99.9``, any above 0 and up to 100; ``median`` is p50
     under     ``<``, ``<=``, ``≤``, ``under``, ``below``: all of them mean at most
@@ -24,6 +25,8 @@ _PATTERN = re.compile(
     r"|(?P<metric>(?:ttft|tpot|e2e)(?![a-z0-9]))[_-]?"
     r"|(?P<unbounded>(?:itl|mean|avg|average)(?![a-z0-9]))[_-]?"
     r"|(?P<rejected>rejected\b)"
+    r"|(?P<of>(?:for|of)\b)"
+    r"|(?P<class>(?:priority|tenant)\b)"
     r"|(?P<percentile>p\d+(?:\.\d+)?(?![\w.])|median\b)"
     r"|(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)"
     r"|(?P<unit>(?:ms|us|µs|μs|s|min|m|seconds?|minutes?)\b)"
@@ -54,7 +57,7 @@ def parse_slo(phrase: str) -> SloSpec:
         PhraseError: marks the place and says what was expected.
     """
     reader = Phrase(phrase, _PATTERN)
-    terms: dict[tuple[str, float], SloTerm] = {}
+    terms: dict[str, SloTerm] = {}
     rejected: float | None = None
     while True:
         start = reader.word
@@ -64,10 +67,9 @@ def parse_slo(phrase: str) -> SloSpec:
             rejected = _share(reader)
         else:
             term = _term(reader)
-            key = (term.metric, term.percentile)
-            if key in terms:
-                raise reader.error("each metric and percentile once", start)
-            terms[key] = term
+            if term.label in terms:
+                raise reader.error("each metric, percentile and class once", start)
+            terms[term.label] = term
         if reader.word.kind == "end":
             break
         reader.expect("a comma, 'and' or the end", "separator")
@@ -100,7 +102,19 @@ def _term(reader: Phrase) -> SloTerm:
     at_most_s = float(number.text) * _UNIT_S[unit.text.lower()]
     if not (math.isfinite(at_most_s) and at_most_s > 0):
         raise reader.error("a bound above 0", number)
-    return SloTerm(metric=_metric(metric.text), percentile=percent, at_most_s=_shortest(at_most_s))
+    kind = _class(reader)
+    return SloTerm(metric=_metric(metric.text), percentile=percent, at_most_s=_shortest(at_most_s), **kind)
+
+
+def _class(reader: Phrase) -> dict[str, int]:
+    """The class of requests that a term is about; {} where it names none."""
+    if not reader.take_if("of"):
+        return {}
+    name = reader.expect("priority or tenant", "class")
+    number = reader.expect("its number in the trace", "number")
+    if not number.text.isdigit():
+        raise reader.error("a whole number", number)
+    return {name.text.lower(): int(number.text)}
 
 
 def _metric(text: str) -> LatencyMetric:

@@ -310,7 +310,8 @@ class StudySpec(Strict):
         """The study with objectives that match ``slo``, unless it states its own."""
         if "objectives" in self.model_fields_set:
             return self
-        term = next((candidate for candidate in slo.terms if candidate.metric == "ttft_s"), slo.terms[0])
+        terms = slo.common or slo.terms
+        term = next((candidate for candidate in terms if candidate.metric == "ttft_s"), terms[0])
         stem = f"{term.metric.removesuffix('_s')}_p"
         offered = [name for name in get_args(Objective) if name.startswith(stem)]
         latency = next((name for name in offered if float(name.removeprefix(stem)) >= term.percentile), offered[-1])

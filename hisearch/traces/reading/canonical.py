@@ -24,7 +24,7 @@ from hisearch.traces.agents import AgentArrays
 from hisearch.traces.reading.agent_rows import AGENT_FIELDS, AgentRows, agent_columns, agent_header
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import Fields, Order, RowError, json_rows, one_line
-from hisearch.traces.reading.source import Codes, Requests, Source
+from hisearch.traces.reading.source import LARGEST_CLASS, Codes, Requests, Source
 from hisearch.traces.reading.tables import header_in, parquet_rows, parquet_schema
 from hisearch.traces.reading.text import is_parquet
 from hisearch.traces.reading.times import LONGEST_S, PER_SECOND, TITLES, since_1970
@@ -84,7 +84,7 @@ class _Reader:
         think = self._think(row, previous)
         model = str(row.label("model")) if "model" in row else None
         content, ids, known, shares_with, shared = self._content(row, inputs, outputs, model)
-        priority = row.count("priority", minimum=0, maximum=2**31 - 1) if "priority" in row else 0
+        priority = row.count("priority", minimum=0, maximum=LARGEST_CLASS) if "priority" in row else 0
         if len(self.requests) and ("session" in row) != ("session" in self._named):
             raise RowError("session", "expected in all rows, or in none")
         if len(self.requests) and ("model" in row) != bool(self.requests.model):
@@ -145,7 +145,7 @@ class _Reader:
             raise RowError(field, "expected names or numbers throughout the file, not both")
         if isinstance(value, str):
             return self._names[field][value]
-        return row.count(field, minimum=0, maximum=2**31 - 1)
+        return row.count(field, minimum=0, maximum=LARGEST_CLASS)
 
     def _content(
         self, row: Fields, inputs: int, outputs: int, model: str | None

@@ -18,6 +18,9 @@ from hisearch.traces.reading.times import Times
 from hisearch.traces.reading.understood import Understood, sorting
 from hisearch.traces.trace import Trace, make_trace
 
+#: Largest number of a priority, tenant or session: columns have 32 bits.
+LARGEST_CLASS = 2**31 - 1
+
 
 @dataclass
 class Source:
@@ -67,6 +70,7 @@ class Requests:
     think_s: list[float] = field(default_factory=list)
     session: list[int] = field(default_factory=list)
     tenant: list[int] = field(default_factory=list)
+    priority: list[int] = field(default_factory=list)
     request_ids: list[str] = field(default_factory=list)
     ids: array[int] = field(default_factory=lambda: array("q"))
     id_counts: list[int] = field(default_factory=list)
@@ -86,6 +90,7 @@ class Requests:
         think_s: float = math.nan,
         session: int | None = None,
         tenant: int = 0,
+        priority: int = 0,
         request_id: str | None = None,
         ids: Sequence[int] = (),
         known_tokens: int = 0,
@@ -105,6 +110,7 @@ class Requests:
         self.think_s.append(think_s if previous >= 0 else 0.0)
         self.session.append(session)
         self.tenant.append(tenant)
+        self.priority.append(priority)
         self.request_ids.append(str(index) if request_id is None else request_id)
         self.ids.extend(ids)
         self.id_counts.append(len(ids))
@@ -128,7 +134,7 @@ class Requests:
             self.ids = array("q")
             for k in places:
                 self.ids.extend(ids[ends[k] - counts[k] : ends[k]])
-            columns = ("arrival_s", "input_tokens", "output_tokens", "tenant", "request_ids", "id_counts",
+            columns = ("arrival_s", "input_tokens", "output_tokens", "tenant", "priority", "request_ids", "id_counts",
                        "known_tokens", "think_s")  # fmt: skip
             for name in columns:
                 values = getattr(self, name)
@@ -206,6 +212,7 @@ class Requests:
             think_s=self.think_s,
             session=self.session,
             tenant=self.tenant,
+            priority=self.priority,
             shares_with=content[0] if content else None,
             shared_tokens=content[1] if content else None,
             open_loop=open_loop,

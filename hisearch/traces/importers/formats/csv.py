@@ -17,7 +17,7 @@ from hisearch.traces.reading.agent_rows import AgentRows
 from hisearch.traces.reading.columns import ARRIVALS, MAP_COLUMNS, TABLE_FIELDS, proposal
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import Fields, RowError, one_line
-from hisearch.traces.reading.source import Codes, Requests, Source
+from hisearch.traces.reading.source import LARGEST_CLASS, Codes, Requests, Source
 from hisearch.traces.reading.tables import table_note, table_rows, table_sample
 from hisearch.traces.reading.times import LONGEST_S
 from hisearch.traces.trace import Trace
@@ -33,7 +33,7 @@ FORMAT = TraceFormat(
 #: Fields that are never taken from a column of the same name: services name their models as they like.
 _MAPPED_ONLY = ("model", "agent", "adapter")
 #: Fields that a row may leave blank.
-_OPTIONAL = ("id", "session", "tenant", "think_s", "adapter")
+_OPTIONAL = ("id", "session", "tenant", "priority", "think_s", "adapter")
 #: Columns that say whether a request failed, unless they are mapped to something else.
 _STATUSES = ("status", "status_code", "response_code", "http_status")
 
@@ -77,6 +77,8 @@ def read(source: Source) -> Trace:
             inputs = row.tokens(_column(row, columns, "input_tokens"))
             outputs = row.tokens(_column(row, columns, "output_tokens"))
             tenant = tenants[_optional(row, columns, "tenant")] if "tenant" in columns else 0
+            ranked = row.filled(columns.get("priority", ""))
+            priority = row.count(columns["priority"], minimum=0, maximum=LARGEST_CLASS) if ranked else 0
             model = str(row.label(_column(row, columns, "model"))) if "model" in columns else None
             filled = row.filled(columns.get("think_s", ""))
             think = row.number(columns["think_s"], maximum=LONGEST_S) if filled else math.nan
@@ -86,7 +88,7 @@ def read(source: Source) -> Trace:
             _check_caller(agents, caller, len(requests), columns)
             _column(row, columns, arrival or "input_tokens")
             at = times.seconds(row) if times is not None else 0.0
-            requests.add(at, inputs, outputs, tenant=tenant, request_id=name, model=model)
+            requests.add(at, inputs, outputs, tenant=tenant, priority=priority, request_id=name, model=model)
             agents.add(caller, ())
             if cancelled:
                 source.understood.cancelled.append(line)
