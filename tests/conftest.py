@@ -9,6 +9,7 @@ and says how many it left out.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 
@@ -18,12 +19,21 @@ from hypothesis import is_hypothesis_test, settings
 settings.register_profile("hisearch", derandomize="HISEARCH_EXAMPLES" not in os.environ)
 settings.load_profile("hisearch")
 
+# What is imported stays: while tests are collected there is no garbage to speak of, and later it is not looked through.
+gc.disable()
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark property tests, of which ``make test-slow`` runs more examples."""
     for item in items:
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("property")
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, among what tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

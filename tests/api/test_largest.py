@@ -6,7 +6,6 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
