@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 # What running needs, and what tests and tools need besides.
 INSTALLED := $(VENV)/.installed
 STAMP := $(VENV)/.installed-dev
+# Modules compiled once are kept, also where the environment says otherwise, as images of containers often do: tests start
+# many processes, each of which would compile a thousand of them.
+export PYTHONDONTWRITEBYTECODE :=
 # Where measured runs, recordings and traces lie.
 SHARED ?= $(HISEARCH_SHARED)
 

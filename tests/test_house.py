@@ -6,6 +6,7 @@ import ast
 import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,15 +30,25 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
+def imports(tree: ast.AST, known: Mapping[str, Path]) -> Iterator[str]:
     """Modules that one imports, at its head, in functions and for types alike."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom) and node.module in known:
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
                 yield full if full in known else str(node.module)
+
+
+def named(tree: ast.AST) -> set[str]:
+    """Variables, parameters, functions and classes of a module."""
+    return {
+        node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.arg | ast.FunctionDef | ast.ClassDef)
+        or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    }
 
 
 def circle(graph: Mapping[str, set[str]]) -> list[str]:
@@ -63,7 +74,19 @@ def circle(graph: Mapping[str, set[str]]) -> list[str]:
 
 
 KNOWN = modules()
-GRAPH = {name: set(imports(path, KNOWN)) - {name} for name, path in KNOWN.items()}
+
+
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    """Every module's imports."""
+    return {name: others for name, (others, _) in _read().items()}
+
+
+@cache
+def _read() -> dict[str, tuple[set[str], set[str]]]:
+    """Every module's imports and names; its tree, which would fill the memory, is not kept."""
+    trees = ((name, ast.parse(path.read_bytes())) for name, path in KNOWN.items())
+    return {name: (set(imports(tree, KNOWN)) - {name}, named(tree)) for name, tree in trees}
 
 
 def test_a_ring_is_found() -> None:
@@ -71,15 +94,15 @@ def test_a_ring_is_found() -> None:
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
-def test_no_modules_import_each_other() -> None:
-    assert circle(GRAPH) == []
+def test_no_modules_import_each_other(graph: dict[str, set[str]]) -> None:
+    assert circle(graph) == []
 
 
-def test_packages_stand_on_those_below() -> None:
+def test_packages_stand_on_those_below(graph: dict[str, set[str]]) -> None:
     floor = {package: height for height, packages in enumerate(FLOORS) for package in packages}
     upward = [
         f"{name} imports {other}"
-        for name, others in GRAPH.items()
+        for name, others in graph.items()
         for other in sorted(others)
         if name.count(".") and other.count(".")
         for mine, theirs in [(name.split(".")[1], other.split(".")[1])]
@@ -99,7 +122,7 @@ MOST_MODULES = 20
 
 
 @pytest.mark.parametrize("package", [package for packages in FLOORS for package in packages])
-def test_corridors_of_a_package_import_one_way(package: str) -> None:
+def test_corridors_of_a_package_import_one_way(graph: dict[str, set[str]], package: str) -> None:
     """Of a package's sub-packages and its own modules."""
     together = TOGETHER.get(package, set())
 
@@ -107,14 +130,14 @@ def test_corridors_of_a_package_import_one_way(package: str) -> None:
         part = name.split(".")[2]
         return "+".join(sorted(together)) if part in together else part
 
-    graph: dict[str, set[str]] = {}
-    for name, others in GRAPH.items():
-        if name.startswith(f"hisearch.{package}.") and name.count(".") > 1:
-            mine = graph.setdefault(corridor(name), set())
-            mine |= {corridor(other) for other in others if other.startswith(f"hisearch.{package}.")}
+    within: dict[str, set[str]] = {}
     for name, others in graph.items():
+        if name.startswith(f"hisearch.{package}.") and name.count(".") > 1:
+            mine = within.setdefault(corridor(name), set())
+            mine |= {corridor(other) for other in others if other.startswith(f"hisearch.{package}.")}
+    for name, others in within.items():
         others.discard(name)
-    assert circle({name: others & set(graph) for name, others in graph.items()}) == []
+    assert circle({name: others & set(within) for name, others in within.items()}) == []
 
 
 def test_no_folder_is_crowded() -> None:
@@ -140,22 +163,16 @@ def test_no_module_is_long() -> None:
 EMPTY_NAMES = {"found", "here", "one", "told"}
 
 
-@pytest.mark.parametrize("path", sorted(KNOWN.values()), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_names_say_what_they_hold(path: Path) -> None:
-    """Of variables, parameters, functions and classes."""
-    named = {
-        node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else node.name
-        for node in ast.walk(ast.parse(path.read_bytes()))
-        if isinstance(node, ast.arg | ast.FunctionDef | ast.ClassDef)
-        or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-    }
-    assert not named & EMPTY_NAMES
+def test_names_say_what_they_hold() -> None:
+    empty = {name: names & EMPTY_NAMES for name, (_, names) in _read().items()}
+    assert not {name: names for name, names in empty.items() if names}
 
 
 def test_record_fields_say_what_they_hold() -> None:
     assert not _record_fields() & EMPTY_NAMES
 
 
+@cache
 def _record_fields() -> set[str]:
     """Fields of every record and of every table of arrays that kernels see."""
     fields = set[str]()

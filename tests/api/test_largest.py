@@ -6,14 +6,13 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from hisearch.api.studies import largest
 from hisearch.api.studies.largest import largest_rate
-from hisearch.api.studies.largest_answer import AssuredRate
+from hisearch.api.studies.largest_answer import AssuredRate, LargestRate
 from hisearch.api.studies.study import Study
 from hisearch.cli.main import app
 from hisearch.cli.views.largest import _chances, _searched, show
@@ -44,6 +43,9 @@ SMALL = [
     "spec.space.routing.policies=[power_of_two]",
     "spec.space.cache.memory_fraction=[0.9,0.9]",
 ]
+
+
+FEW_DRAWS = ("spec.space.pools.disaggregated=null", "spec.confidence.draws=8")
 
 
 def study_of(case: str, *more: str) -> Study:
@@ -100,12 +102,16 @@ def test_the_winner_is_the_best_of_all_within_two_percent(case: str) -> None:
     assert answer.trial.load == pytest.approx(enumerated(study), rel=0.02)
 
 
-def test_an_answer_says_what_binds_and_what_more_would_bring(tmp_path: Path) -> None:
-    study = study_of("one pool", "spec.space.pools.disaggregated=null")
-    answer = largest_rate(study, workers=1, run_dir=tmp_path / "run")
-    again = largest_rate(study, workers=2, around=False)
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory: pytest.TempPathFactory) -> LargestRate:
+    """That of one pool with all that is asked around it."""
+    folder = tmp_path_factory.mktemp("largest") / "run"
+    return largest_rate(study_of("one pool", *FEW_DRAWS), workers=1, run_dir=folder)
+
+
+def test_an_answer_says_what_binds_and_what_more_would_bring(answer: LargestRate) -> None:
     assert answer.trial is not None
-    assert again.trial == answer.trial
+    assert answer.run_dir is not None
     assert answer.binds is not None
     assert answer.missed_rps == pytest.approx(answer.rate_rps, rel=0.011)
     verdicts = [point.feasible for point in answer.curve]
@@ -117,20 +123,18 @@ def test_an_answer_says_what_binds_and_what_more_would_bring(tmp_path: Path) -> 
     assert 0.0 < sure.rate_rps < answer.rate_rps
     assert sure.at_edge < 0.9 <= sure.probability
     assert sure.rate_rps in [point.rate_rps for point in answer.curve]
-    assert again.assured is None  # not asked for
     assert all(other.rate_rps <= 1.02 * answer.rate_rps for other in answer.simpler)
-    stored = json.loads((tmp_path / "run" / "largest.json").read_text())
+    stored = json.loads((answer.run_dir / "largest.json").read_text())
     assert stored["rate_rps"] == answer.rate_rps
-    assert (tmp_path / "run" / "recommended" / "vllm" / "run.sh").is_file()
+    assert (answer.run_dir / "recommended" / "vllm" / "run.sh").is_file()
 
 
-def test_the_assured_rate_is_what_enough_draws_hold_one_by_one(tmp_path: Path) -> None:
-    study = study_of("one pool", "spec.space.pools.disaggregated=null", "spec.confidence.draws=8")
-    answer, again = (largest_rate(study, workers=workers) for workers in (1, 2))
+def test_the_assured_rate_is_what_enough_draws_hold_one_by_one(answer: LargestRate) -> None:
+    study = study_of("one pool", *FEW_DRAWS)
     sure = answer.assured
     assert sure is not None
     assert answer.trial is not None
-    assert again.assured == sure
+    assert largest_rate(study, workers=2).assured == sure
     simulation, settings = answer.simulation, study.resolved.study.confidence
     normal = normal_draws(8, study.resolved.study.seed)
 
@@ -162,6 +166,7 @@ def test_the_limit_that_ended_a_race_is_said(limit: str, monkeypatch: pytest.Mon
         monkeypatch.setattr(largest, "MOST_EVENTS", 100_000)
     seconds = 1e-9 if limit == "seconds" else None
     answers = [largest_rate(study, workers=workers, seconds=seconds, around=False) for workers in (1, 2)]
+    assert {answer.assured for answer in answers} == {None}  # not asked for
     assert {answer.ended for answer in answers} == {limit}
     assert (answers[0].trial, answers[0].tried) == (answers[1].trial, answers[1].tried)
     assert ("reached before all" in _searched(answers[0]), "a less busy" in _searched(answers[0])) == (

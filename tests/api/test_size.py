@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ TINY = (
     "spec.budget.simulations=16", "spec.confidence={draws: 0, what_if: 0}",
     "spec.workload.trace.generator.requests=300",
 )  # fmt: skip
-
+#: Each is two searches.
+EXAMPLES = 6 if os.environ.get("HISEARCH_FULL") else 3
 
 #: With few checks, of requests enough to judge a steady load by.
 SMALL = (
@@ -106,13 +108,13 @@ def test_a_wrong_question_is_refused() -> None:
         hisearch.size("llama-3.1-8b", "ttft p95 < 1", input=100, output=10, rate=1)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(st.floats(2.0, 60.0), st.floats(1.3, 4.0))
 def test_more_requests_never_cost_less(rate: float, factor: float) -> None:
     assert usd(answer(rate=rate)) <= usd(answer(rate=rate * factor))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(st.floats(0.05, 1.0), st.floats(8.0, 60.0), st.floats(1.1, 3.0))
 def test_a_tighter_slo_never_costs_less(ttft_s: float, tpot_ms: float, factor: float) -> None:
     loose = answer(f"ttft p90 < {ttft_s * factor:.6f}s, tpot p90 < {tpot_ms * factor:.6f}ms", rate=20.0)

@@ -152,7 +152,7 @@ spec:
     cache:
       tiers: []
       agents: {policies: [lru], slots: [8], adapters: {rank: 16}}
-  confidence: {at_least: 0}
+  confidence: {draws: 0, what_if: 0}
   budget: {simulations: 4, seconds: 300}
 """
 OWN = """\

@@ -48,7 +48,10 @@ DATA = frozenset({
     "metrics", "deployment", "spec", "terms", "intervals", "medians", "simulations", "relieved_s", "question", "missed",
     "confidence", "settings", "values", "slo",
 })  # fmt: skip
-SMALL = ("--set", "spec.budget.simulations=16", "--set", "spec.confidence.draws=16", "-q", "--json")
+SMALL = (
+    "--set", "spec.budget.simulations=8", "--set", "spec.confidence.draws=4", "--set", "spec.confidence.what_if=2",
+    "-q", "--json",
+)  # fmt: skip
 
 
 def test_runs(hisearch: Hisearch, workdir: Path) -> None:
@@ -72,8 +75,12 @@ def test_sizes(hisearch: Hisearch, workdir: Path) -> None:
     data = hisearch("size", *asked, "--rate", 2, "--gpu", "h100-sxm", *short, *SMALL, "--out", "s").json
     assert keys_of(data) - named(PARTS["run"] + own) == set()
     assert first_column(own) | first_column(PARTS["run"]) == set(data)
-    space = ("chunk_tokens=[2048]", "max_running_requests=[64]", "pipeline_parallel=[1]")
-    settings = [word for key in space for word in ("--set", f"spec.space.execution.{key}")]
+    space = (
+        "execution.chunk_tokens=[2048]", "execution.max_running_requests=[64]", "execution.pipeline_parallel=[1]",
+        "routing.policies=[power_of_two]", "cache.memory_fraction=[0.9,0.9]",
+    )  # fmt: skip
+    settings = [word for key in space for word in ("--set", f"spec.space.{key}")]
+    settings += ["--set", "spec.confidence.draws=4"]
     data = hisearch("size", *asked, "--have", "h100-sxm:1", *short, *settings, "-q", "--json", "--out", "l").json
     assert keys_of(data) - named(PARTS["run"] + largest) == set()
     (kind,) = data["kinds"]

@@ -38,6 +38,7 @@ def test_run_prints_what_to_buy_in_thirty_lines_and_why_if_asked(hisearch: Hisea
     assert "with a probability of" in " ".join(lines[2:6]), "cautions come before figures"
     for expected in ("Against the SLO", "TTFT p99", "chance to hold", "cheaper", "surer", "faster", "--verbose"):
         assert expected in ran.out
+    assert "J per generated token" not in ran.out, "only where the rule or a limit asks for energy"
     assert str(Path("r") / "report.html") in ran.out
     assert "2 routing" in ran.err
     assert (workdir / "r" / "report.html").is_file()
@@ -74,8 +75,6 @@ def test_run_as_json_tells_the_same_as_the_library(hisearch: Hisearch, workdir: 
 
 def test_the_least_energy_is_recommended_and_stated(hisearch: Hisearch, workdir: Path, result: StudyResult) -> None:
     shutil.copytree(result.run_dir, workdir / "r")
-    plain = hisearch("run", "--resume", "r", "-q")
-    assert "J per generated token" not in plain.out
     nominal = ("--set", "spec.confidence.at_least=0", "--recommend", "least_energy")
     data = hisearch("run", "--resume", "r", "-q", "--json", *nominal).json
     least = min(

@@ -53,7 +53,7 @@ def test_it_answers_in_25_lines(hisearch: Hisearch, workdir: Path) -> None:
     assert "wall time" not in ran.out
     assert (workdir / "r" / "report.html").is_file()
     again = hisearch("run", "kept.yaml", "--out", "again", "--json", "-q")
-    same = hisearch("run", "r/study.yaml", "--out", "same", "--json", "-q")
+    same = hisearch("run", "--resume", "r", "--json", "-q")
     assert again.json["recommendation"] == same.json["recommendation"]
     assert again.json["recommendation"]["deployment"]["pools"][0]["accelerator"] == "h100-sxm"
 

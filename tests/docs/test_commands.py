@@ -1,6 +1,7 @@
 """Commands that the pages show are commands that the program has."""
 
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import pytest
@@ -14,9 +15,15 @@ SHOWN = [command for page in PAGES for command in commands(page)]
 MENTIONED = [mention for page in PAGES for mention in mentions(page)]
 
 
+@cache
+def program() -> Any:
+    """The command with its verbs, made once."""
+    return get_command(app)
+
+
 def parse(arguments: list[str]) -> None:
     """Parse as the program would, without running it."""
-    command: Any = get_command(app)
+    command = program()
     context = None
     name = "hisearch"
     while True:
@@ -28,7 +35,7 @@ def parse(arguments: list[str]) -> None:
 
 def check_mention(words: list[str]) -> None:
     """Verbs and options exist; other words may be placeholders."""
-    command: Any = get_command(app)
+    command = program()
     for word in words:
         if hasattr(command, "commands") and not word.startswith("-"):
             if word.strip("…") and "|" not in word:

@@ -23,7 +23,7 @@ from tests.kernels.test_laws import fingerprint
 from tests.kernels.tier_systems import UNLIMITED_TOKENS, TieredSystem, chains, limited_stores, stores, tiered
 
 
-@pytest.mark.parametrize("count", ["20", pytest.param("60", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", ["8", pytest.param("60", marks=pytest.mark.slow)])
 def test_l4_stores_and_links_are_used_in_order_of_time(count: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore::RuntimeWarning", "-m", "tests.kernels.store_order", count],

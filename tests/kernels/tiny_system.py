@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.routing import RouterSpec
@@ -11,26 +12,26 @@ from tests.reference.random_traces import TraceShape
 
 
 def fingerprint() -> str:
-    """Of every engine, router and tier, small enough for plain Python."""
+    """Of every engine, router and tier, small enough for plain Python: each router before one engine."""
+    assert len(POLICIES) >= len(ENGINES)
     digest = hashlib.sha256()
-    for name in ENGINES:
-        for policy in POLICIES:
-            system = System(
-                seed=5,
-                engine=EngineSpec.model_validate(
-                    {"name": name, "page_tokens": 4, "max_running_requests": 4, "chunk_tokens": 16}
-                ),
-                capacity_tokens=160,
-                workers=2,
-                router=RouterSpec.model_validate({"policy": policy}),
-                shape=TraceShape(requests=15, output_tokens=40),
-                host_tokens=200,
-                rugged=True,
-            )
-            result = system.simulate()
-            of_workers = [getattr(result.workers, name) for name in result.workers.__dataclass_fields__]
-            for values in (*result.requests.columns().values(), *of_workers):
-                digest.update(values.tobytes())
+    for name, policy in zip(itertools.cycle(ENGINES), POLICIES, strict=False):
+        system = System(
+            seed=5,
+            engine=EngineSpec.model_validate(
+                {"name": name, "page_tokens": 4, "max_running_requests": 4, "chunk_tokens": 16}
+            ),
+            capacity_tokens=160,
+            workers=2,
+            router=RouterSpec.model_validate({"policy": policy}),
+            shape=TraceShape(requests=15, output_tokens=40),
+            host_tokens=200,
+            rugged=True,
+        )
+        result = system.simulate()
+        of_workers = [getattr(result.workers, name) for name in result.workers.__dataclass_fields__]
+        for values in (*result.requests.columns().values(), *of_workers):
+            digest.update(values.tobytes())
     return digest.hexdigest()
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hisearch.specs import yaml_nodes
 from hisearch.specs.errors import SpecError
 from hisearch.specs.yaml_nodes import MAX_DEPTH, Mark, dump_yaml, load_value, load_yaml
 
@@ -17,6 +18,12 @@ _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False
 _DATA = st.recursive(
     _SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4), max_leaves=20
 )
+
+
+_PIECES = st.sampled_from([
+    *"ab1: \n-[]{},#'\"&*|>%@`.~\t?!\r\u2028\ufeffé", "\n  ", "- ", ": ", "a: ", "'b'", '"\\x41"', "|\n  ", ">-\n  ",
+    "&a ", "*a", "!!str ", "---", "...", "8e10", "\x01", "\ud800",
+])  # fmt: skip
 
 
 def _refusal(text: str) -> str:
@@ -109,3 +116,17 @@ def test_an_alias_repeats_its_value() -> None:
 @given(_DATA)
 def test_what_is_written_is_read_back(data: object) -> None:
     assert load_yaml(dump_yaml(data))[0] == data
+
+
+@given(st.lists(_PIECES, max_size=20).map("".join))
+def test_libyaml_reads_as_pyyaml_does(text: str) -> None:
+    def read() -> object:
+        try:
+            return load_yaml(text)
+        except SpecError as error:
+            return str(error)
+
+    fast = read()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml_nodes.yaml, "__with_libyaml__", False)
+        assert repr(fast) == repr(read())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +185,7 @@ class Catalogue:
             if kind != "Model":
                 raise SpecError.at(f"expected a YAML document of kind {kind}", path=path)
             return read_config(path)
-        document = parse_document(read_source(path), kind)
+        document = _parsed(kind, path)
         if named and document.name != path.stem:
             raise document.error("metadata.name", f"'{document.name}' is not the file's name, '{path.stem}'")
         return document
@@ -199,3 +199,16 @@ class Catalogue:
                 if path.suffix in YAML_SUFFIXES and path.is_file():
                     paths.setdefault(path.stem, path)
         return paths
+
+
+def _parsed(kind: str, path: Path) -> Document[Any]:
+    """A file's document; of the shipped catalogue it is read once, whatever folders it is seen from."""
+    if not path.is_relative_to(shipped_root()):
+        return parse_document(read_source(path), kind)
+    status = path.stat()
+    return _shipped(kind, path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=512)
+def _shipped(kind: str, path: Path, changed_ns: int, size_bytes: int) -> Document[Any]:
+    return parse_document(read_source(path), kind)
