@@ -11,7 +11,7 @@ from hisearch.latency.estimator import ProfileEstimator, register
 from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import with_overhead
 from hisearch.latency.laws.collectives import curve_for
-from hisearch.latency.laws.model import decode_heads, law_of, prefill_heads, weights_law
+from hisearch.latency.laws.model import decode_heads, law_of, prefill_heads, weights_law, windowed_heads
 from hisearch.latency.laws.ranges import beyond
 from hisearch.latency.operators import ACTIVATION_BYTES
 from hisearch.latency.parameters import matrices
@@ -82,6 +82,7 @@ class ScaledEstimator(ProfileEstimator):
             prefill_heads=prefill_heads(model, part, kv_dtype),
             decode_heads=decode_heads(model, part, kv_dtype),
             sparse=self._sparse(model, kv_dtype),
+            window_heads=windowed_heads(model, part, kv_dtype),
         )
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:

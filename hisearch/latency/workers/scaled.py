@@ -46,7 +46,7 @@ from hisearch.specs.models.model import ModelSpec
 
 #: Elementwise operators fused into an engine's attention or all-reduce. TensorRT-LLM's attention operator applies
 #: rotary embeddings and writes the KV; its all-reduce adds the residual and normalises.
-IN_ATTENTION: dict[str, set[str]] = {"trtllm": {"rotary_kv_write"}}
+IN_ATTENTION: dict[str, set[str]] = {"trtllm": {"rotary_kv_write", "window_rotary_kv_write"}}
 #: Elementwise operators inside the measured block of sparse attention, for every engine.
 IN_SPARSE_BLOCK = {"rotary_kv_write"}
 IN_ALL_REDUCE: dict[str, set[str]] = {"trtllm": {"norms"}}
@@ -57,10 +57,12 @@ SHARED_STREAM_TOKENS = 256
 
 #: Products with 16-bit activations where scales are dynamic: a separate pass quantises them, since attention cannot
 #: write a narrow format at an unknown scale.
-QUANTISED_SEPARATELY = frozenset({"qkv_proj", "o_proj", "gate_up_proj", "down_proj"})
+QUANTISED_SEPARATELY = frozenset(
+    {"qkv_proj", "o_proj", "window_qkv_proj", "window_o_proj", "gate_up_proj", "down_proj"}
+)
 
 #: Products whose widths may lie outside the tables: each takes a few microseconds.
-SMALL = frozenset({"router", "linear_scalar_proj"})
+SMALL = frozenset({"router", "linear_scalar_proj", "head_gate_proj", "window_head_gate_proj"})
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class ScaledWorker:
     roofline: the same worker at the profile's roofline terms, for operators without a law.
     weight_dtype: format of the weights; weights: its name, a key of ``FORMATS``.
     launch_share: share of the kernels' launch times that a step pays.
+    window_heads: of layers with a window, where they are others.
     """
 
     model: ModelSpec
@@ -86,6 +89,7 @@ class ScaledWorker:
     decode_heads: Heads
     launch_share: float = 1.0
     sparse: SparseTerms | None = None
+    window_heads: Heads | None = None
 
     @property
     def launch_s(self) -> float:
@@ -105,7 +109,10 @@ class ScaledWorker:
                 subtotal += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
         if moe_layers(self.model):
             routed = moe_layers(self.model) * self.experts_s(tokens)
-            total += np.where(tokens <= SHARED_STREAM_TOKENS, np.maximum(routed, shared), routed + shared)
+            parallel = (tokens <= SHARED_STREAM_TOKENS) & (
+                self.model.moe is not None and not self.model.moe.shared_apart
+            )
+            total += np.where(parallel, np.maximum(routed, shared), routed + shared)
         split = self.part.parallelism
         normed = self.normalised(tokens)
         for op in self.elementwise_ops():
@@ -216,7 +223,8 @@ class ScaledWorker:
         seconds = full * (prefill_s(self.prefill, sheet, self.prefill_heads, batch, new, cached) - self.launch_s)
         if windowed:
             window = float(self.model.sliding_window_tokens)
-            within = prefill_s(self.prefill, sheet, self.prefill_heads, batch, new, cached, window)
+            heads = self.window_heads or self.prefill_heads
+            within = prefill_s(self.prefill, sheet, heads, batch, new, cached, window)
             seconds = seconds + windowed * (within - self.launch_s)
         if self.model.mla is not None:
             rebuilt = rebuild_s(self.prefill, sheet, self.part.heads, self.model.mla, cached)
@@ -245,7 +253,7 @@ class ScaledWorker:
         seconds = (self.model.layers - linear_layers(self.model) - windowed) * full
         if windowed:
             seen = np.minimum(context, sequences * float(self.model.sliding_window_tokens))
-            heads = self.decode_heads
+            heads = self.window_heads or self.decode_heads
             heads = heads._replace(kv_bytes=self.roofline.attention.window_reads * heads.kv_bytes)
             within = decode_s(self.decode, sheet, heads, sequences, seen) - self.launch_s
             seconds = seconds + windowed * within
@@ -263,7 +271,7 @@ class ScaledWorker:
         seconds = full * mixed_decode_s(terms, sheet, heads, prompt, before, sequences, mean)
         if windowed:
             window = float(self.model.sliding_window_tokens)
-            seen = np.minimum(before, window), np.minimum(mean, window)
+            seen, heads = (np.minimum(before, window), np.minimum(mean, window)), self.window_heads or heads
             seconds = seconds + windowed * mixed_decode_s(terms, sheet, heads, prompt, seen[0], sequences, seen[1])
         return np.ascontiguousarray(seconds)
 
