@@ -181,7 +181,8 @@ def plan_memory(
     has_window_pool = keeps_windows_apart(engine.name, model)
     window_per_token = window_kv_bytes_per_token_per_rank(model, split, kv_dtype)
     if kv_groups is not None:
-        per_token, window = kv_groups.layers * layer_kv_bytes_per_token(model, shard(model, split), kv_dtype), 0.0
+        of_layer = kv_groups.block_bytes or layer_kv_bytes_per_token(model, shard(model, split), kv_dtype)
+        per_token, window = kv_groups.layers * of_layer, 0.0
     elif has_window_pool:
         window = 0.0
     elif engine.name == "sglang" or (engine.name == "vllm" and model.windows_are_chunks):

@@ -57,9 +57,7 @@ SHARED_STREAM_TOKENS = 256
 
 #: Products with 16-bit activations where scales are dynamic: a separate pass quantises them, since attention cannot
 #: write a narrow format at an unknown scale.
-QUANTISED_SEPARATELY = frozenset(
-    {"qkv_proj", "o_proj", "window_qkv_proj", "window_o_proj", "gate_up_proj", "down_proj"}
-)
+QUANTISED_SEPARATELY = frozenset({"qkv_proj", "o_proj", "gate_up_proj", "down_proj"})
 
 #: Products whose widths may lie outside the tables: each takes a few microseconds.
 SMALL = frozenset({"router", "linear_scalar_proj", "head_gate_proj", "window_head_gate_proj"})
@@ -189,7 +187,8 @@ class ScaledWorker:
             weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes,
         )  # fmt: skip
         seconds = seconds - self._hidden_s(terms.launch_s)
-        if (passes := self.laws.quantise) is not None and name == "fp8" and matrix.name in QUANTISED_SEPARATELY:
+        separately = name == "fp8" and matrix.name.removeprefix("window_") in QUANTISED_SEPARATELY
+        if (passes := self.laws.quantise) is not None and separately:
             launch_s = self._hidden_s(passes.launch_s)
             seconds += quantise_s(passes, self.sheet(layout.rate), tokens, float(matrix.inputs)) - launch_s
         return seconds

@@ -141,7 +141,7 @@ class ModelSpec(Strict):
         "find the model by them.",
     )
     architecture: str = Field(
-        "", description="model_type of its config.json, by which engines choose; absent: by what is stated below."
+        "", description="model_type of its config.json, where engines keep windows by it; absent: by what is below."
     )
     layers: Count = Field(description="Decoder layers.")
     hidden_size: Count = Field(description="Width of the residual stream.")

@@ -35,3 +35,25 @@ def keeps_windows_apart(engine: EngineName, model: ModelSpec) -> bool:
 def seen_tokens(model: ModelSpec) -> int:
     """Tokens that a layer with a window sees besides the newest, as SGLang has it."""
     return model.sliding_window_tokens - WINDOW_POOLS.get(_architecture(model), 1)
+
+
+def layer_kv_elements(model: ModelSpec, tensor_parallel: int) -> tuple[int, int]:
+    """Elements that a rank keeps of a token in a layer with full attention, and in one with a window (without MLA)."""
+    own = model.window_heads
+    full = max(1, model.kv_heads // tensor_parallel) * (model.head_dim + (model.value_head_dim or model.head_dim))
+    if own is None:
+        return full, full
+    kv_heads = max(1, own.kv_heads // tensor_parallel)
+    return full, kv_heads * (own.head_dim + (own.value_head_dim or own.head_dim))
+
+
+def blocks_of_page(model: ModelSpec, tensor_parallel: int) -> tuple[int, int]:
+    """Blocks in which vLLM keeps a page's tokens, of a layer with full attention and of one with a window.
+
+    Blocks take as many bytes in all layers. Layers that keep fewer of a token, by a whole factor, have as many more
+    tokens in a block; else their blocks are padded (vLLM, ``unify_kv_cache_spec_page_size``). Either is 1.
+    """
+    full, windowed = layer_kv_elements(model, tensor_parallel)
+    if full % windowed == 0:
+        return full // windowed, 1
+    return 1, windowed // full if windowed % full == 0 else 1
