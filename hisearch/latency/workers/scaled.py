@@ -70,7 +70,7 @@ class ScaledWorker:
     roofline: the same worker at the profile's roofline terms, for operators without a law.
     weight_dtype: format of the weights; weights: its name, a key of ``FORMATS``.
     launch_share: share of the kernels' launch times that a step pays.
-    window_heads: of layers with a window, where they are others.
+    window_heads, window_terms: of layers with a window, where they are others.
     """
 
     model: ModelSpec
@@ -88,13 +88,14 @@ class ScaledWorker:
     launch_share: float = 1.0
     sparse: SparseTerms | None = None
     window_heads: Heads | None = None
+    window_terms: tuple[PrefillTerms, DecodeTerms] | None = None
 
     @property
     def launch_s(self) -> float:
         """Launch of attention that every step pays, in each layer."""
         if self.sparse is not None:
             return self.sparse.launch_s
-        return min(self.prefill.launch_s, self.decode.launch_s)
+        return min(terms.launch_s for terms in (self.prefill, self.decode, *(self.window_terms or ())))
 
     def token_s(self, tokens: F8) -> F8:
         """Token-wise operators, collectives and launches of a step of ``tokens`` (at least 1) tokens."""
@@ -222,8 +223,8 @@ class ScaledWorker:
         seconds = full * (prefill_s(self.prefill, sheet, self.prefill_heads, batch, new, cached) - self.launch_s)
         if windowed:
             window = float(self.model.sliding_window_tokens)
-            heads = self.window_heads or self.prefill_heads
-            within = prefill_s(self.prefill, sheet, heads, batch, new, cached, window)
+            heads, terms = self.window_heads or self.prefill_heads, (self.window_terms or (self.prefill,))[0]
+            within = prefill_s(terms, sheet, heads, batch, new, cached, window)
             seconds = seconds + windowed * (within - self.launch_s)
         if self.model.mla is not None:
             rebuilt = rebuild_s(self.prefill, sheet, self.part.heads, self.model.mla, cached)
@@ -254,7 +255,8 @@ class ScaledWorker:
             seen = np.minimum(context, sequences * float(self.model.sliding_window_tokens))
             heads = self.window_heads or self.decode_heads
             heads = heads._replace(kv_bytes=self.roofline.attention.window_reads * heads.kv_bytes)
-            within = decode_s(self.decode, sheet, heads, sequences, seen) - self.launch_s
+            terms = self.decode if self.window_terms is None else self.window_terms[1]
+            within = decode_s(terms, sheet, heads, sequences, seen) - self.launch_s
             seconds = seconds + windowed * within
         return np.asarray(seconds)
 
