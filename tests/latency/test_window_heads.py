@@ -16,6 +16,8 @@ from latency_catalogue import H100, VLLM
 from hisearch.latency.device_memory.kv_groups import KvGroups, kv_groups_of
 from hisearch.latency.device_memory.plan import plan_memory
 from hisearch.latency.device_memory.window_pools import divide, simulated
+from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
+from hisearch.latency.devices.compose import compose
 from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.heads import full_heads, window_heads
 from hisearch.latency.laws.collectives import Collectives
@@ -34,6 +36,7 @@ from hisearch.latency.workers.scaled import ScaledWorker
 from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.deployments.pool import PoolSpec
 from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.devices import DevicesSpec
 from hisearch.specs.models.model import ModelSpec, WindowHeadsSpec
 from hisearch.specs.models.windows import blocks_of_page, keeps_windows_apart, layer_kv_elements, seen_tokens
 from tests.engines.environments import ENGINES
@@ -373,3 +376,49 @@ def test_norms_and_the_soft_cap_are_operators() -> None:
     cap = next(op for op in sequence_operators(GEMMA_26B, part, "bf16") if op.name == "logit_softcap")
     assert cap.bytes_per_unit == 12 * 262_144
     assert not any(op.name == "logit_softcap" for op in sequence_operators(STEP, shard(STEP, 2), "bf16"))
+
+
+def test_layers_take_the_law_of_their_heads() -> None:
+    """Decodes and prompts of a kind of layer alone change with its law; other models take that of usual heads."""
+    document = Catalogue().get("LatencyProfile", "vllm-h100-sxm").spec
+    laws = document.laws
+    assert laws is not None
+    assert {(law.head_dim, law.window_tokens) for law in laws.other_heads} == {
+        (512, 0),
+        (256, 1024),
+        (192, 0),
+        (192, 128),
+    }
+    slow = [
+        law.model_copy(update={"decode": law.decode.model_copy(update={"launch_s": law.decode.launch_s + 1e-3})})
+        if law.head_dim == 512
+        else law
+        for law in laws.other_heads
+    ]
+    changed = document.model_copy(update={"laws": laws.model_copy(update={"other_heads": slow})})
+    one, four = np.array([1.0]), np.array([4.0])
+    for model, layers in ((GEMMA_26B, 5), (MIMO, 0), (STEP, 0), (MODELS["gemma-3-27b"], 0)):
+        usual, other = (ScaledEstimator("x", spec).worker(priced(model, 4)) for spec in (document, changed))
+        more = other.decode_s(four, 4000 * four) - usual.decode_s(four, 4000 * four)
+        assert float(more[0]) == pytest.approx(layers * 1e-3, abs=1e-12)
+        assert float((other.chunk_s(one, one) - usual.chunk_s(one, one))[0]) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_widths_without_a_law_are_said() -> None:
+    document = Catalogue().get("LatencyProfile", "vllm-h100-sxm").spec
+    assert document.laws is not None
+    bare = document.model_copy(update={"laws": document.laws.model_copy(update={"other_heads": []})})
+    said = "no law of attention with heads of 512: that of 256 prices them"
+    assert said in ScaledEstimator("x", bare).compile(priced(GEMMA_26B)).warnings
+    assert said not in ScaledEstimator("x", document).compile(priced(GEMMA_26B)).warnings
+    worker = priced(GEMMA_26B)
+    narrow = PricedWorker(**{**vars(worker), "kv_dtype": "fp8"})
+    another = "no law of attention with heads of 512 and a KV cache of fp8: that of bf16 prices it"
+    assert another in ScaledEstimator("x", document).compile(narrow).warnings
+
+
+def test_devices_refuse_layers_of_several_widths() -> None:
+    worker = WorkerDevices(DevicesSpec.model_construct(), {}, {})
+    profile = Catalogue().get("LatencyProfile", "roofline").spec
+    with pytest.raises(DevicesRefused, match="layers of several head widths"):
+        compose(worker, GEMMA_31B, H100, profile, Parallelism(2), None, "bf16")
