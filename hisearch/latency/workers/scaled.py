@@ -95,7 +95,9 @@ class ScaledWorker:
         """Launch of attention that every step pays, in each layer."""
         if self.sparse is not None:
             return self.sparse.launch_s
-        return min(terms.launch_s for terms in (self.prefill, self.decode, *(self.window_terms or ())))
+        launches = [self.prefill.launch_s, self.decode.launch_s]
+        launches += [terms.launch_s for terms in self.window_terms or ()]
+        return min(launches)
 
     def token_s(self, tokens: F8) -> F8:
         """Token-wise operators, collectives and launches of a step of ``tokens`` (at least 1) tokens."""
