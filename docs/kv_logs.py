@@ -42,14 +42,6 @@ YI_34B = _model(
     "01-ai/Yi-34B", layers=60, hidden_size=7168, attention_heads=56, kv_heads=8, intermediate_size=20480,
     vocab_size=64000, max_context_tokens=4096,
 )  # fmt: skip
-SCOUT_FP8 = _model(
-    "RedHatAI/Llama-4-Scout-17B-16E-Instruct-FP8-dynamic", layers=48, hidden_size=5120, attention_heads=40, kv_heads=8,
-    intermediate_size=0, vocab_size=202048, attention_stays_wide=True, weight_dtype="fp8", max_context_tokens=1048576,
-    moe={
-        "experts": 16, "experts_per_token": 1, "expert_intermediate_size": 8192, "shared_experts": 1,
-        "shared_intermediate_size": 8192,
-    },
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -150,7 +142,10 @@ LOGGED = (
     _open_loop("vLLM 0.15.1, Yi-34B, 2 x H100", YI_34B, 332_688, 2048, 2, "collectives"),
     _open_loop("vLLM 0.15.1, Llama-3.1-70B, 4 x H100, 8,192 tokens", "llama-3.1-70b", 484_016, 8192, 4, "collectives"),
     _open_loop("vLLM 0.15.1, Llama-3.1-70B, 4 x H100, 2,048 tokens", "llama-3.1-70b", 486_800, 2048, 4, "collectives"),
-    _open_loop("vLLM 0.15.1, Llama-4-Scout FP8, 2 x H100 (four runs)", SCOUT_FP8, 132_048, 2048, 2, expert=2),
+    _open_loop(
+        "vLLM 0.15.1, Llama-4-Scout FP8, 2 x H100 (four runs)", "llama-4-scout", 132_048, 2048, 2, expert=2,
+        weight_dtype="fp8",
+    ),
     Logged(
         "SGLang, Qwen3-235B FP8, 4 x H100", "qwen3-235b-a22b", "h100-sxm", 367_404, "sglang", tensor=4,
         weight_dtype="fp8", settings={"memory_fraction": 0.93}, chose="sglang_collectives",

@@ -13,7 +13,7 @@ from hisearch.cli import options
 from hisearch.cli import output as out
 from refit.host_fit.leave_out import KEYS
 from refit.host_fit.run import fit_hosts, write_judged
-from refit.profiles import fit_profiles
+from refit.profiles import fit_heads, fit_profiles
 
 app = typer.Typer(rich_markup_mode=None, help="Fit anew what hisearch ships.")
 
@@ -38,6 +38,23 @@ def profiles(
     """Fit the laws of operators of every accelerator and engine, and write the profiles that ship."""
     try:
         written = fit_profiles(into, folder=tables, former=former, report=out.note)
+    except ValueError as error:
+        sys.exit(str(error))
+    for path in written:
+        out.say(str(path))
+
+
+@app.command("heads")
+def heads(
+    into: Annotated[Path, typer.Argument(metavar="INTO", help="Folder of latency profiles.")],
+    tables: Annotated[
+        Path | None,
+        typer.Option("--tables", metavar="FOLDER", help="aiconfigurator-core, unpacked; the installed one if absent."),
+    ] = None,
+) -> None:
+    """Fit the laws of attention with other heads, and leave the rest of the profiles that ship as it is."""
+    try:
+        written = fit_heads(into, folder=tables, report=out.note)
     except ValueError as error:
         sys.exit(str(error))
     for path in written:

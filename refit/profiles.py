@@ -7,11 +7,13 @@ import importlib.metadata
 from collections.abc import Callable
 from pathlib import Path
 
+from hisearch.calibrate.build import Target
 from hisearch.calibrate.profiles import Calibrated, as_calibrated
 from hisearch.calibrate.writing import profile_yaml
 from hisearch.specs.base import ENGINE_TITLES, EngineName, Provenance
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.profile import AicNames, LatencyProfileSpec, ProfileChoice
+from refit.aic_heads import other_heads
 from refit.boards import BOARDS
 from refit.former import former_folder
 from refit.shipped import ENGINES, data_folder, fit_shipped
@@ -84,6 +86,32 @@ def fit_profiles(
         path = into / f"{name}.yaml"
         path.write_text(profile_yaml(name, description, profile), encoding="utf-8")
         written.append(path)
+    return written
+
+
+def fit_heads(
+    into: Path, *, folder: Path | None = None, report: Callable[[str], None] = lambda text: None
+) -> list[Path]:
+    """Fit attention of other heads anew in every shipped profile, and leave the rest of it; return the files.
+
+    Raises:
+        ValueError: the tables are missing.
+    """
+    data, catalogue, written = data_folder(folder), Catalogue(), []
+    for accelerator, board in BOARDS.items():
+        for engine in sorted(ENGINES):
+            name = f"{engine}-{accelerator}"
+            report(f"{ENGINE_TITLES[engine]} on {accelerator}")
+            document = catalogue.get("LatencyProfile", name)
+            laws = document.spec.laws
+            sheet = Target(
+                accelerator, catalogue.get("Accelerator", accelerator).spec, board.multiprocessors, engine
+            ).sheet("bf16")
+            heads = other_heads(data, board.system, engine, sheet, report)
+            profile = document.spec.model_copy(update={"laws": laws.model_copy(update={"other_heads": heads})})
+            path = into / f"{name}.yaml"
+            path.write_text(profile_yaml(name, document.description, profile), encoding="utf-8")
+            written.append(path)
     return written
 
 

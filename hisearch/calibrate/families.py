@@ -54,12 +54,13 @@ _GEMM = {
 #: Seconds per row of a quantising kernel that takes a row at a time: a few microseconds, many rows at once.
 _QUANTISE_TOKEN_S = Bounds(1e-10, 1e-8, 1e-7)
 _QUANTISE = {"launch_s": Bounds(1e-7, 1.5e-6, 3e-5), "bandwidth": Bounds(0.05, 0.8, 1)}
-_PREFILL = {
+#: Bounds of attention's coefficients, of prompts and of new tokens.
+PREFILL = {
     "launch_s": Bounds(1e-7, 8e-6, 1e-4), "flops": Bounds(0.05, 0.6, 1.2), "rate_64": Bounds(0.2, 0.7, 3),
     "rate_256": Bounds(0.2, 1, 3), "bandwidth": Bounds(0.05, 0.7, 1), "pad_tokens": Bounds(1, 128, 1000),
     "tile_s": Bounds(1e-9, 2e-6, 1e-4), "sharpness": Bounds(1, 2, 32), "longest_share": Bounds(0.1, 0.6, 1),
 }  # fmt: skip
-_DECODE = {
+DECODE = {
     "launch_s": Bounds(1e-7, 6e-6, 1e-4), "fill_s": Bounds(1e-8, 5e-6, 1e-4), "fill_tokens": Bounds(50, 2e3, 1e6),
     "bandwidth": Bounds(0.05, 0.85, 1), "rate_64": Bounds(0.2, 1, 2), "rate_256": Bounds(0.2, 1, 2),
     "flops": Bounds(0.005, 0.4, 1.2), "unit_s": Bounds(1e-8, 2e-6, 1e-4),
@@ -92,7 +93,7 @@ def gemm(
     """
     frame = without_host_bound(frame)
     frame = frame[(frame["n"] >= LEAST_WIDTH) & (frame["k"] >= LEAST_WIDTH)]
-    m, n, k = _floats(frame, "m", "n", "k")
+    m, n, k = floats(frame, "m", "n", "k")
     bounds = dict(_GEMM)
     if layout.operand_bytes >= 2.0:
         del bounds["quantise_bandwidth"]
@@ -100,12 +101,12 @@ def gemm(
         bounds["quantise_token_s"] = _QUANTISE_TOKEN_S
 
     def predict(coefficients: Mapping[str, Any], at: I8) -> npt.NDArray[np.float64]:
-        terms = GemmTerms.model_construct(**(_BLANK | dict(coefficients)))
+        terms = GemmTerms.model_construct(**(BLANK | dict(coefficients)))
         return gemm_s(
             terms, sheet, m[at], n[at], k[at], weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes
         )
 
-    fitted = fit(Problem(bounds, predict, _seconds(frame), _groups(frame, "n", "k"), m, GEMM_KNOTS))
+    fitted = fit(Problem(bounds, predict, seconds_of(frame), groups_of(frame, "n", "k"), m, GEMM_KNOTS))
     return GemmTerms(**described(fitted, source, frame, "m", "n", "k"))
 
 
@@ -113,10 +114,10 @@ def prefill(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> 
     """Coefficients of prompt attention with one format of KV; bytes of a KV element."""
     frame = _usual_kernel(_usual_heads(frame[frame["new_tokens"] >= LEAST_CHUNK]))
     parts = _by_heads(frame)
-    batch, new = _floats(frame, "batch", "new_tokens")
+    batch, new = floats(frame, "batch", "new_tokens")
 
     def predict(coefficients: Mapping[str, Any], at: I8) -> npt.NDArray[np.float64]:
-        terms = PrefillTerms.model_construct(**(_BLANK | dict(coefficients)))
+        terms = PrefillTerms.model_construct(**(BLANK | dict(coefficients)))
         seconds = np.empty(len(at))
         for (heads, kv_heads, width, kv_elements), inside in _parts(parts, at):
             shape = Heads(heads, kv_heads, width, kv_elements * kv_bytes)
@@ -124,9 +125,9 @@ def prefill(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> 
             seconds[inside] = prefill_s(terms, sheet, shape, batch[rows], new[rows], np.zeros(len(rows)))
         return seconds
 
-    bounds = _with_widths(_PREFILL, frame)
-    fitted = fit(Problem(bounds, predict, _seconds(frame), _groups(frame, "heads", "kv_heads", "head_dim"), new))
-    return PrefillTerms(**_widths(described(fitted, source, frame, "batch", "new_tokens", "heads", "kv_heads")))
+    bounds = _with_widths(PREFILL, frame)
+    fitted = fit(Problem(bounds, predict, seconds_of(frame), groups_of(frame, "heads", "kv_heads", "head_dim"), new))
+    return PrefillTerms(**with_rates(described(fitted, source, frame, "batch", "new_tokens", "heads", "kv_heads")))
 
 
 def decode(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> DecodeTerms:
@@ -134,10 +135,10 @@ def decode(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> D
     grouped = (frame["heads"] / frame["kv_heads"]).between(*QUERIES_PER_HEAD) | (frame["head_dim"] == MLA_LATENT)
     frame = _usual_kernel(_usual_heads(frame[grouped & (frame["context_tokens"] >= LEAST_CONTEXT)]))
     parts = _by_heads(frame)
-    batch, context = _floats(frame, "batch", "context_tokens")
+    batch, context = floats(frame, "batch", "context_tokens")
 
     def predict(coefficients: Mapping[str, Any], at: I8) -> npt.NDArray[np.float64]:
-        terms = DecodeTerms.model_construct(**(_BLANK | dict(coefficients)))
+        terms = DecodeTerms.model_construct(**(BLANK | dict(coefficients)))
         seconds = np.empty(len(at))
         for (heads, kv_heads, width, kv_elements), inside in _parts(parts, at):
             shape = Heads(heads, kv_heads, width, kv_elements * kv_bytes)
@@ -145,22 +146,22 @@ def decode(frame: pd.DataFrame, kv_bytes: float, sheet: Sheet, source: str) -> D
             seconds[inside] = decode_s(terms, sheet, shape, batch[rows], batch[rows] * context[rows], warm=True)
         return seconds
 
-    bounds = _with_widths(_DECODE, frame)
-    fitted = fit(Problem(bounds, predict, _seconds(frame), _groups(frame, "heads", "kv_heads", "head_dim"), batch))
-    return DecodeTerms(**_widths(described(fitted, source, frame, "batch", "context_tokens", "heads", "kv_heads")))
+    bounds = _with_widths(DECODE, frame)
+    fitted = fit(Problem(bounds, predict, seconds_of(frame), groups_of(frame, "heads", "kv_heads", "head_dim"), batch))
+    return DecodeTerms(**with_rates(described(fitted, source, frame, "batch", "context_tokens", "heads", "kv_heads")))
 
 
 def moe(frame: pd.DataFrame, layout: GemmFormat, sheet: Sheet, source: str) -> MoeTerms:
     """Coefficients of routed experts in one format; ``frame`` has that format's rows."""
     frame = _usual_kernel(frame[(frame["width"] >= LEAST_EXPERT) & (frame["sets"] <= MOST_SETS)])
-    tokens, hidden, width, per_token, experts, sets = _floats(
+    tokens, hidden, width, per_token, experts, sets = floats(
         frame, "tokens", "hidden", "width", "per_token", "experts", "sets"
     )
     shape = Experts(hidden, width, experts, per_token, sets)
     routing = measured(shape, tokens, np.asarray(frame["routing"] == "even"))
 
     def predict(coefficients: Mapping[str, Any], at: I8) -> npt.NDArray[np.float64]:
-        terms = MoeTerms.model_construct(**(_BLANK | dict(coefficients)))
+        terms = MoeTerms.model_construct(**(BLANK | dict(coefficients)))
         rows = Experts(hidden[at], width[at], experts[at], per_token[at], sets[at])
         work = Routing(routing.used[at], routing.load[at], tuple(groups[at] for groups in routing.groups))
         return moe_s(
@@ -168,8 +169,8 @@ def moe(frame: pd.DataFrame, layout: GemmFormat, sheet: Sheet, source: str) -> M
             weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes,
         )  # fmt: skip
 
-    groups = _groups(frame, "hidden", "width", "experts", "per_token", "sets")
-    fitted = fit(Problem(_MOE, predict, _seconds(frame), groups, tokens, MOE_KNOTS))
+    groups = groups_of(frame, "hidden", "width", "experts", "per_token", "sets")
+    fitted = fit(Problem(_MOE, predict, seconds_of(frame), groups, tokens, MOE_KNOTS))
     return MoeTerms(**described(fitted, source, frame, "tokens", "hidden", "width", "experts", "per_token", "sets"))
 
 
@@ -177,27 +178,27 @@ def linear(frame: pd.DataFrame, source: str) -> LinearTerms:
     """Coefficients of prompts in linear attention."""
     total = frame["batch"] * frame["new_tokens"]
     frame = frame[(frame["new_tokens"] >= LEAST_CHUNK) & (total <= MOST_TOKENS)]
-    batch, new, heads = _floats(frame, "batch", "new_tokens", "value_heads")
+    batch, new, heads = floats(frame, "batch", "new_tokens", "value_heads")
 
     def predict(coefficients: Mapping[str, Any], at: I8) -> npt.NDArray[np.float64]:
-        terms = LinearTerms.model_construct(**(_BLANK | dict(coefficients)))
+        terms = LinearTerms.model_construct(**(BLANK | dict(coefficients)))
         work = parallel_s(terms, 1.0, heads[at] * batch[at] * new[at])
         return np.asarray(serial_s(terms, new[at]) + work)
 
-    fitted = fit(Problem(_LINEAR, predict, _seconds(frame), _groups(frame, "value_heads"), new))
+    fitted = fit(Problem(_LINEAR, predict, seconds_of(frame), groups_of(frame, "value_heads"), new))
     return LinearTerms(**described(fitted, source, frame, "batch", "new_tokens", "value_heads"))
 
 
 def quantise(frame: pd.DataFrame, source: str, sheet: Sheet) -> QuantiseTerms:
     """Coefficients of passes that quantise the activations of a product."""
     frame = frame[(frame["m"] <= MOST_TOKENS) & (frame["k"] >= LEAST_WIDTH)]
-    tokens, width = _floats(frame, "m", "k")
+    tokens, width = floats(frame, "m", "k")
 
     def predict(coefficients: Mapping[str, Any], at: I8) -> npt.NDArray[np.float64]:
-        terms = QuantiseTerms.model_construct(**(_BLANK | dict(coefficients)))
+        terms = QuantiseTerms.model_construct(**(BLANK | dict(coefficients)))
         return quantise_s(terms, sheet, tokens[at], width[at])
 
-    fitted = fit(Problem(_QUANTISE, predict, _seconds(frame), _groups(frame, "k"), tokens))
+    fitted = fit(Problem(_QUANTISE, predict, seconds_of(frame), groups_of(frame, "k"), tokens))
     return QuantiseTerms(**described(fitted, source, frame, "m", "k"))
 
 
@@ -217,21 +218,24 @@ def without_host_bound(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 #: Descriptive fields of terms under trial.
-_BLANK: dict[str, Any] = {
+BLANK: dict[str, Any] = {
     "evidence": "fitted", "source": "", "error": None, "ranges": {}, "quantise_bandwidth": None,
     "quantise_token_s": None, "tokens": [], "correction": [], "rate_64": 1.0, "rate_256": 1.0,
 }  # fmt: skip
 
 
-def _floats(frame: pd.DataFrame, *columns: str) -> tuple[npt.NDArray[np.float64], ...]:
+def floats(frame: pd.DataFrame, *columns: str) -> tuple[npt.NDArray[np.float64], ...]:
+    """Columns of a table."""
     return tuple(frame[column].to_numpy(dtype=np.float64) for column in columns)
 
 
-def _seconds(frame: pd.DataFrame) -> npt.NDArray[np.float64]:
+def seconds_of(frame: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """Measured seconds of each row."""
     return frame["latency_s"].to_numpy(dtype=np.float64)
 
 
-def _groups(frame: pd.DataFrame, *columns: str) -> I8:
+def groups_of(frame: pd.DataFrame, *columns: str) -> I8:
+    """Shape of each row, as an integer."""
     return np.asarray(frame.groupby(list(columns), sort=True).ngroup(), dtype=np.int64)
 
 
@@ -294,7 +298,8 @@ def _with_widths(bounds: dict[str, Bounds], frame: pd.DataFrame) -> dict[str, Bo
     return {name: b for name, b in bounds.items() if not name.startswith("rate_") or int(name[5:]) in known}
 
 
-def _widths(described: dict[str, Any]) -> dict[str, Any]:
+def with_rates(described: dict[str, Any]) -> dict[str, Any]:
+    """Described terms with a rate of 1 at head widths that were not measured."""
     return {"rate_64": 1.0, "rate_256": 1.0} | described
 
 

@@ -13,7 +13,7 @@ from hisearch.export.engines.cache_tiers import hicache_gb_per_rank, is_moved_by
 from hisearch.export.engines.cache_tiers import notes as notes_on_tiers
 from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.engines.releases import is_changed
-from hisearch.export.engines.vllm_cache import simulated_engine, vllm_block_size, vllm_blocks
+from hisearch.export.engines.vllm_cache import simulated_block_size, vllm_block_size, vllm_blocks
 from hisearch.export.engines.weights import loading, weights_to_bring
 from hisearch.export.files import write_export
 from hisearch.export.platforms import scripts
@@ -139,5 +139,5 @@ def _notes(launch: Launch) -> list[str]:
         host_tokens=host_tokens,
         kv_capacity_tokens=launch.kv_capacity_tokens,
         block_size=vllm_block_size(launch) if pool.engine.name == "vllm" else pool.engine.page_size,
-        page_size=simulated_engine(launch).page_size,
+        page_size=simulated_block_size(launch),
     )

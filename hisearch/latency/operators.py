@@ -24,12 +24,13 @@ deepseek-ai/DeepSeek-V3.2-Exp), section 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from hisearch.base.dtypes import F8
+from hisearch.latency.heads import LayerHeads, full_heads, window_heads
 from hisearch.latency.parameters import (
     Matrix,
     latent_bytes_per_token,
@@ -37,6 +38,7 @@ from hisearch.latency.parameters import (
     lm_head,
     matrices,
     wide_dtype,
+    window_layer_kv_bytes_per_token,
 )
 from hisearch.latency.sharding import Shard, dense_layers, index_layers, linear_layers, moe_layers, window_layers
 from hisearch.specs.base import DTYPE_BYTES, DType
@@ -50,6 +52,10 @@ NORM_SUMS_BYTES = 8.0
 
 #: Tokens of a chunk of the gated delta rule's parallel form.
 LINEAR_CHUNK_TOKENS = 64
+
+#: Bytes of 16-bit logits that a soft cap reads and writes, per vocabulary entry: divide, tanh, multiply (``forward`` of
+#: vLLM's ``LogitsProcessor``).
+SOFTCAP_BYTES_PER_LOGIT = 12.0
 
 #: Bytes of float32 logits that sampling reads and writes, per vocabulary entry: convert, scale, softmax, draw.
 SAMPLING_BYTES_PER_LOGIT = 16.0
@@ -113,6 +119,7 @@ class AttentionShape:
     decompress_*: per *cached* token of a prefill chunk, to rebuild keys and values from a latent (MLA; else 0).
     window_reads: times that a decode reads its KV in layers with a window.
     index: of sparse attention; its pairs are those that are read.
+    within: of layers with a window whose heads are others; see ``windowed``.
     """
 
     full_layers: int
@@ -127,6 +134,12 @@ class AttentionShape:
     decode_query_bytes: float
     index: IndexShape | None = None
     window_reads: float = 1.0
+    within: AttentionShape | None = None
+
+    @property
+    def windowed(self) -> AttentionShape:
+        """Attention of a layer with a window."""
+        return self if self.within is None else self.within
 
 
 def active_experts(experts: int, experts_per_token: int, tokens: F8) -> F8:
@@ -169,7 +182,12 @@ def sequence_operators(model: ModelSpec, part: Shard, weight_dtype: DType) -> li
     """LM head (split over ranks) and sampling (each rank over the whole vocabulary), by sequences that sample."""
     wide = wide_dtype(weight_dtype)
     sampling = Operator("sampling", "elementwise", wide, 1, 0.0, SAMPLING_BYTES_PER_LOGIT * model.vocab_size)
-    return [_gemm(lm_head(model, part), weight_dtype, wide), sampling, *_linear_states(model, part, wide)]
+    operators = [_gemm(lm_head(model, part), weight_dtype, wide), sampling, *_linear_states(model, part, wide)]
+    if model.logit_softcap:
+        operators.append(
+            Operator("logit_softcap", "elementwise", wide, 1, 0.0, SOFTCAP_BYTES_PER_LOGIT * model.vocab_size)
+        )
+    return operators
 
 
 def _linear_states(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator]:
@@ -186,10 +204,10 @@ def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType, *, rereads_w
     """Attention of ``model`` on one rank; ``rereads_windows``: see ``PricedWorker``."""
     windowed = window_layers(model)
     heads, kv_bytes, index = part.heads, layer_kv_bytes_per_token(model, part, kv_dtype), None
+    within = window_heads(model, part)
     if model.mla is None:
-        flops = 4.0 * heads * model.head_dim
-        query_bytes = 2 * heads * model.head_dim * ACTIVATION_BYTES
-        prefill, decode, decompress = (flops, query_bytes), (flops, query_bytes), (0.0, 0.0)
+        prefill = decode = _heads_cost(full_heads(model, part))
+        decompress = (0.0, 0.0)
     else:
         mla = model.mla
         key, latent = mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.kv_lora_rank
@@ -203,7 +221,7 @@ def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType, *, rereads_w
             with_index, kv_bytes = kv_bytes, latent_bytes_per_token(mla, kv_dtype, sparse=True)
             scored = 2.0 * sparse.index_heads * sparse.index_head_dim * index_layers(model) / model.layers
             index = IndexShape(sparse.topk, scored, with_index - kv_bytes)
-    return AttentionShape(
+    shape = AttentionShape(
         full_layers=model.layers - linear_layers(model) - windowed,
         window_layers=windowed,
         window_tokens=model.sliding_window_tokens,
@@ -215,8 +233,25 @@ def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType, *, rereads_w
         decode_flops_per_pair=decode[0],
         decode_query_bytes=decode[1],
         index=index,
-        window_reads=heads / part.kv_heads if rereads_windows else 1.0,
+        window_reads=within.heads / within.kv_heads if rereads_windows else 1.0,
     )
+    if model.window_heads is None:
+        return shape
+    flops, query_bytes = _heads_cost(within)
+    apart = replace(
+        shape,
+        kv_bytes_per_token=window_layer_kv_bytes_per_token(model, part, kv_dtype),
+        prefill_flops_per_pair=flops,
+        prefill_query_bytes=query_bytes,
+        decode_flops_per_pair=flops,
+        decode_query_bytes=query_bytes,
+    )
+    return replace(shape, within=apart)
+
+
+def _heads_cost(heads: LayerHeads) -> tuple[float, float]:
+    """FLOPs of a pair, and bytes of a query and its output, of softmax attention."""
+    return 2.0 * heads.query_elements, heads.query_elements * ACTIVATION_BYTES
 
 
 def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType) -> Operator:
@@ -239,16 +274,18 @@ def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType) -> Operator
 
 def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Operator]:
     """Memory-bound operators: two norms with residual (both streams in and out), rotary and KV write, activation."""
-    dtype = wide_dtype(weight_dtype)
+    dtype, apart = wide_dtype(weight_dtype), window_layers(model) if model.window_heads is not None else 0
     if model.mla is None:
-        rotated = (part.heads + 2 * part.kv_heads) * model.head_dim
+        rotated = _rotated(full_heads(model, part))
     else:
         rotated = part.heads * model.mla.qk_rope_head_dim + model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
     widths: list[tuple[str, int, float]] = [
         ("embedding", 1, 2 * model.hidden_size),
-        ("norms", 2 * model.layers, 4 * model.hidden_size),
-        ("rotary_kv_write", model.layers - linear_layers(model), 2 * rotated),
+        ("norms", model.norms_per_layer * model.layers, 4 * model.hidden_size),
+        ("rotary_kv_write", model.layers - linear_layers(model) - apart, 2 * rotated),
     ]
+    if apart:
+        widths.append(("window_rotary_kv_write", apart, 2 * _rotated(window_heads(model, part))))
     split = part.parallelism
     if dense_layers(model):
         widths.append(("activation", dense_layers(model), 3 * part.intermediate * split.ffn_groups))
@@ -262,6 +299,11 @@ def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Ope
             widths.append(("expert_choice", single * moe_layers(model), 2 * model.moe.experts))
     operators = [Operator(name, "elementwise", dtype, layers, 0.0, n * ACTIVATION_BYTES) for name, layers, n in widths]
     return [*operators, *_linear_mixing(model, part, dtype)]
+
+
+def _rotated(heads: LayerHeads) -> int:
+    """Elements of a token's queries, keys and values."""
+    return heads.heads * heads.key_dim + heads.kv_elements
 
 
 def _linear_mixing(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator]:

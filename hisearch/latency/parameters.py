@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
+from hisearch.latency.heads import LayerHeads, full_heads, window_heads
 from hisearch.latency.sharding import (
     Parallelism,
     Shard,
@@ -94,13 +95,14 @@ def matrices(model: ModelSpec, part: Shard) -> list[Matrix]:
 def parameter_count(model: ModelSpec) -> int:
     """Parameters of the whole model."""
     tables = 1 if model.tie_word_embeddings else 2
-    matrix_elements = sum(matrix.elements for matrix in matrices(model, shard(model, 1)))
+    matrix_elements = sum(matrix.elements for matrix in matrices(model, shard(model, 1))) - _copied_elements(model)
     return matrix_elements + _norm_elements(model) + tables * model.vocab_size * model.hidden_size
 
 
 def active_parameter_count(model: ModelSpec) -> int:
     """Parameters a token passes through, embedding table excluded, LM head included."""
     used = sum(m.elements * m.experts_per_token // m.experts for m in matrices(model, shard(model, 1)))
+    used -= _copied_elements(model)
     return used + _norm_elements(model) + model.vocab_size * model.hidden_size
 
 
@@ -134,15 +136,22 @@ def redundant_expert_bytes_per_rank(
 
 
 def layer_kv_bytes_per_token(model: ModelSpec, part: Shard, kv_dtype: DType) -> float:
-    """Bytes one layer of one rank keeps per token. MLA's latent serves all heads, so every rank holds all of it.
+    """Bytes one layer with full attention keeps per token on one rank.
 
-    Sparse attention keeps the indexer's keys too.
+    MLA's latent serves all heads, so every rank holds all of it. Sparse attention keeps the indexer's keys too.
     """
     if model.mla is not None:
         return latent_bytes_per_token(model.mla, kv_dtype, sparse=model.sparse_attention is not None) + _index_bytes(
             model
         )
-    return 2 * part.kv_heads * model.head_dim * kv_element_bytes(kv_dtype)
+    return full_heads(model, part).kv_elements * kv_element_bytes(kv_dtype)
+
+
+def window_layer_kv_bytes_per_token(model: ModelSpec, part: Shard, kv_dtype: DType) -> float:
+    """Bytes one layer with a sliding window keeps per token inside it on one rank."""
+    if model.window_heads is None:
+        return layer_kv_bytes_per_token(model, part, kv_dtype)
+    return window_heads(model, part).kv_elements * kv_element_bytes(kv_dtype)
 
 
 def latent_bytes_per_token(mla: MlaSpec, kv_dtype: DType, *, sparse: bool) -> float:
@@ -169,6 +178,8 @@ def kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_d
         InvalidParallelism: the model cannot be split so.
     """
     part = shard(model, split)
+    if (windowed := window_layers(model)) == model.layers and windowed:
+        return windowed / part.parallelism.pipeline * window_layer_kv_bytes_per_token(model, part, kv_dtype)
     layers = (model.layers - linear_layers(model) - _dropping_layers(model)) / part.parallelism.pipeline
     return layers * layer_kv_bytes_per_token(model, part, kv_dtype)
 
@@ -176,7 +187,8 @@ def kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_d
 def window_kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_dtype: DType) -> float:
     """Bytes of KV a token inside the sliding window takes on each rank, in the layers that drop tokens outside."""
     part = shard(model, split)
-    return _dropping_layers(model) / part.parallelism.pipeline * layer_kv_bytes_per_token(model, part, kv_dtype)
+    layer_bytes = window_layer_kv_bytes_per_token(model, part, kv_dtype)
+    return _dropping_layers(model) / part.parallelism.pipeline * layer_bytes
 
 
 def state_bytes_per_sequence_per_rank(model: ModelSpec, split: int | Parallelism) -> float:
@@ -214,7 +226,15 @@ def _dropping_layers(model: ModelSpec) -> int:
 
 
 def _norm_elements(model: ModelSpec) -> int:
-    return (2 * model.layers + 1) * model.hidden_size
+    return (model.norms_per_layer * model.layers + 1) * model.hidden_size
+
+
+def _copied_elements(model: ModelSpec) -> int:
+    """Elements that engines load twice: projections to keys that are values too (``values_are_keys``)."""
+    if not model.values_are_keys:
+        return 0
+    full = model.layers - window_layers(model)
+    return full * model.hidden_size * model.kv_heads * model.head_dim
 
 
 def attention_matrices(model: ModelSpec, part: Shard) -> list[Matrix]:
@@ -233,14 +253,29 @@ def _kept(model: ModelSpec, unmarked: list[Matrix]) -> list[Matrix]:
 
 
 def _grouped(model: ModelSpec, part: Shard) -> list[Matrix]:
-    hidden, layers, width = model.hidden_size, model.layers - linear_layers(model), model.head_dim
-    quantised = not model.attention_stays_wide
-    queries = (2 if model.attention_output_gate else 1) * part.heads
+    layers = model.layers - linear_layers(model)
+    if model.window_heads is None:
+        return [*_projections(model, "", full_heads(model, part), layers), *_linear_attention(model, part)]
+    windowed = window_layers(model)
     return [
-        Matrix("qkv_proj", hidden, (queries + 2 * part.kv_heads) * width, layers, quantised=quantised),
-        Matrix("o_proj", part.heads * width, hidden, layers, quantised=quantised),
-        *_linear_attention(model, part),
+        *_projections(model, "", full_heads(model, part), layers - windowed),
+        *_projections(model, "window_", window_heads(model, part), windowed),
     ]
+
+
+def _projections(model: ModelSpec, prefix: str, heads: LayerHeads, layers: int) -> list[Matrix]:
+    """Projections to queries, keys and values, and back, in ``layers`` layers; none for none."""
+    if not layers:
+        return []
+    hidden, quantised = model.hidden_size, not model.attention_stays_wide
+    queries = (2 if model.attention_output_gate else 1) * heads.heads * heads.key_dim
+    projections = [
+        Matrix(f"{prefix}qkv_proj", hidden, queries + heads.kv_elements, layers, quantised=quantised),
+        Matrix(f"{prefix}o_proj", heads.heads * heads.value_dim, hidden, layers, quantised=quantised),
+    ]
+    if model.attention_head_gate:
+        projections.append(Matrix(f"{prefix}head_gate_proj", hidden, heads.heads, layers, quantised=False))
+    return projections
 
 
 def _linear_attention(model: ModelSpec, part: Shard) -> list[Matrix]:

@@ -40,6 +40,7 @@ class Shard:
     """Widths of one rank. KV heads are replicated when there are more ranks than KV heads.
 
     experts: routed experts of a layer on the rank, whole or sliced.
+    window_heads, window_kv_heads: of layers with a window, where the model states these apart.
     """
 
     parallelism: Parallelism
@@ -52,6 +53,8 @@ class Shard:
     experts: int = 0
     linear_key_heads: int = 0
     linear_value_heads: int = 0
+    window_heads: int = 0
+    window_kv_heads: int = 0
 
 
 def dense_layers(model: ModelSpec) -> int:
@@ -90,7 +93,7 @@ def shard(model: ModelSpec, split: int | Parallelism) -> Shard:
     for problem in split_problems(model, parallelism):
         raise InvalidParallelism(f"{model.huggingface_id}: {problem.message}", problem.key)
     tensor_parallel, ffn = parallelism.tensor, parallelism.ffn_ranks
-    moe, linear = model.moe, model.linear_attention
+    moe, linear, windowed = model.moe, model.linear_attention, model.window_heads
     return Shard(
         parallelism=parallelism,
         heads=model.attention_heads // tensor_parallel,
@@ -102,4 +105,6 @@ def shard(model: ModelSpec, split: int | Parallelism) -> Shard:
         experts=-(-moe.experts // parallelism.expert) if moe else 0,
         linear_key_heads=linear.key_heads // tensor_parallel if linear else 0,
         linear_value_heads=linear.value_heads // tensor_parallel if linear else 0,
+        window_heads=windowed.attention_heads // tensor_parallel if windowed else 0,
+        window_kv_heads=max(1, windowed.kv_heads // tensor_parallel) if windowed else 0,
     )

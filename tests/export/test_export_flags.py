@@ -245,6 +245,18 @@ def test_vllm_settings(launch: Any) -> None:
     assert ("--max-num-batched-tokens", "8192") in flags
 
 
+def test_vllm_enlarges_blocks_of_other_heads_by_itself(launch: Any) -> None:
+    """The stated block is the smaller; a page of 32 tokens has one of full attention and two of windows."""
+    windows = {
+        "sliding_window_tokens": 1024,
+        "window_heads": {"attention_heads": 64, "kv_heads": 16, "head_dim": 128},
+    }
+    flags = engine_flags(launch(engine={"name": "vllm"}, model=windows))
+    assert ("--block-size", "16") in flags
+    assert ("--num-gpu-blocks-override", "12500") in flags
+    assert dict(flag for flag in flags if len(flag) == 2)["--max-model-len"].isdigit()
+
+
 LINEAR = {"layers": 3, "key_heads": 16, "value_heads": 32, "key_head_dim": 128, "value_head_dim": 128}
 
 

@@ -170,8 +170,9 @@ def test_towers_take_memory_and_images_are_encoded_before_the_dummy_batch() -> N
 
 
 def test_llama_4_keeps_its_vision_tower_and_ten_million_positions() -> None:
-    scout, two = LOGS.SCOUT_FP8, {"tp": 2, "parallelism": Parallelism(2, expert=2)}
-    bare = scout.model_copy(update={"huggingface_id": "somebody/else"})
+    shipped, two = Catalogue().get("Model", "llama-4-scout").spec, {"tp": 2, "parallelism": Parallelism(2, expert=2)}
+    scout = shipped.model_copy(update={"weight_dtype": "fp8", "max_context_tokens": 1_048_576})
+    bare = scout.model_copy(update={"huggingface_id": "somebody/else", "towers": None})
     more = plan("0.15.1", model=scout, **two).weights_bytes - plan("0.15.1", model=bare, **two).weights_bytes
     positions = (10_485_760 - 1_048_576) * 128 * 2
     assert more == pytest.approx(0.87e9 + positions, rel=1e-9)

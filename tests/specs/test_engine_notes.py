@@ -70,3 +70,19 @@ def test_kv_for_another_engine_is_noted(tmp_path: Path) -> None:
     assert note.message.startswith("vllm, but pool p runs sglang")
     path.write_text(path.read_text().replace("name: sglang", "name: vllm"))
     assert not setting_notes(load_deployment(path))
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "engine", "said"),
+    [
+        ("gemma-4-31b", 4, "name: vllm", "blocks of 16 tokens in layers with a window, of 32 in the others"),
+        ("gemma-4-31b", 16, "name: vllm", "blocks of 16 tokens in layers with full attention, of 32 in the others"),
+        ("gemma-4-31b", 8, "name: vllm", ""),  # as many bytes in both kinds of layers
+        ("gemma-4-31b", 4, "name: sglang", ""),
+        ("gemma-3-27b", 1, "name: vllm", ""),
+    ],
+)
+def test_blocks_of_several_sizes_are_noted(tmp_path: Path, model: str, ranks: int, engine: str, said: str) -> None:
+    settings = (f"spec.model={model}", f"spec.pools.0.tensor_parallel={ranks}")
+    notes = setting_notes(load_deployment(written(tmp_path, engine), settings))
+    assert [said in note.message for note in notes] == ([True] if said else [])

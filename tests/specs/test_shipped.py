@@ -56,6 +56,14 @@ PUBLISHED = {
     "qwen3.5-27b": (27.0, 27.0),
     "qwen3.5-35b-a3b": (35.0, 3.0),
     "qwen3.5-122b-a10b": (122.0, 10.0),
+    "gemma-3-12b": (11.77, 11.77),
+    "gemma-3-27b": (27.01, 27.01),
+    "gemma-4-26b-a4b": (25.2, 3.8),
+    "gemma-4-31b": (30.7, 30.7),
+    "llama-4-scout": (108.1, 17.0),
+    "llama-4-maverick": (400.0, 17.0),
+    "mimo-v2-flash": (309.0, 15.0),
+    "step-3.7-flash": (196.0, 11.0),
 }
 
 
@@ -70,9 +78,10 @@ def test_a_medium_s_price_has_a_source_of_its_own(name: str) -> None:
 def attention_parameters(model: ModelSpec) -> int:
     """Weights of one attention layer, biases and norms left out."""
     if model.mla is None:
-        projections = 3 if model.attention_output_gate else 2
-        query_and_output = projections * model.hidden_size * model.attention_heads * model.head_dim
-        return query_and_output + 2 * model.hidden_size * model.kv_heads * model.head_dim
+        value = model.value_head_dim or model.head_dim
+        queries = (2 if model.attention_output_gate else 1) * model.attention_heads * model.head_dim
+        keys_and_values = model.kv_heads * (model.head_dim + (0 if model.values_are_keys else value))
+        return model.hidden_size * (queries + keys_and_values + model.attention_heads * value)
     mla, heads = model.mla, model.attention_heads
     query_width = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
     query = model.hidden_size * mla.q_lora_rank + mla.q_lora_rank * query_width
@@ -83,6 +92,15 @@ def attention_parameters(model: ModelSpec) -> int:
         queries = mla.q_lora_rank * sparse.index_heads * sparse.index_head_dim
         indexer = queries + model.hidden_size * (sparse.index_head_dim + sparse.index_heads)
     return query + latent + unpacked + indexer + heads * mla.v_head_dim * model.hidden_size
+
+
+def window_parameters(model: ModelSpec) -> int:
+    """Weights of one attention layer with a window."""
+    own = model.window_heads
+    if own is None:
+        return attention_parameters(model)
+    value = own.value_head_dim or own.head_dim
+    return model.hidden_size * (own.attention_heads + own.kv_heads) * (own.head_dim + value)
 
 
 def linear_parameters(model: ModelSpec) -> int:
@@ -97,7 +115,9 @@ def parameters(model: ModelSpec, *, active: bool) -> float:
     """Billions of parameters, embeddings and LM head included; with ``active``, those that one token uses."""
     matrices = 3 if model.gated_ffn else 2
     linear_layers = model.linear_attention.layers if model.linear_attention is not None else 0
-    total = (model.layers - linear_layers) * attention_parameters(model)
+    windowed = round(model.layers * model.sliding_window_layer_fraction) if model.sliding_window_tokens else 0
+    total = (model.layers - linear_layers - windowed) * attention_parameters(model)
+    total += windowed * window_parameters(model)
     total += linear_layers * linear_parameters(model) if linear_layers else 0
     total += (1 if model.tie_word_embeddings else 2) * model.vocab_size * model.hidden_size
     dense_layers = model.layers if model.moe is None else model.moe.leading_dense_layers
@@ -131,12 +151,12 @@ def test_a_model_has_its_published_size(name: str) -> None:
     total, active = PUBLISHED[name]
     assert parameters(model, active=False) == pytest.approx(total, rel=0.03)
     if model.moe is not None:
-        # Some count their active parameters without the embedding table, MiniMax-M2.5 without the LM head too;
+        # Some count their active parameters without the embedding table, MiniMax and Step-3.7 without the LM head too;
         # rounding of the cards is up to 2 %.
         tables = dict.fromkeys(
-            ("gpt-oss-120b", "gpt-oss-20b", "deepseek-v3.2", "glm-5", "glm-5.2", "qwen3.5-35b-a3b"), 1
+            ("gpt-oss-120b", "gpt-oss-20b", "deepseek-v3.2", "glm-5", "glm-5.2", "qwen3.5-35b-a3b", "mimo-v2-flash"), 1
         )
-        tables |= dict.fromkeys(("minimax-m2.5", "minimax-m2.7"), 2)
+        tables |= dict.fromkeys(("minimax-m2.5", "minimax-m2.7", "step-3.7-flash"), 2)
         embedding = tables.get(name, 0) * model.vocab_size * model.hidden_size / 1e9
         assert parameters(model, active=True) - embedding == pytest.approx(active, rel=0.03)
 

@@ -199,6 +199,9 @@ def _groups(plan: WorkerPlan) -> str:
         return f", and {counted(plan.windows.capacity_tokens, 'token')} of layers with a window"
     if plan.groups is None:
         return ""
+    kv = plan.memory.kv_groups
+    if kv is not None and not kv.states and kv.page_tokens is not None:
+        return f" with {counted(kv.count, 'block')} to a page of {kv.page_tokens} tokens, more beyond windows"
     groups = f" in {counted(plan.groups.count, 'group')} of layers"
     if plan.groups.states:
         return f"{groups} with pages of {plan.engine.page_size} tokens, more in long requests"

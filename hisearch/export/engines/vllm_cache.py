@@ -90,15 +90,22 @@ def simulated_engine(launch: Launch) -> EngineSpec:
     return launch.pool.engine if groups is None else groups.engine(launch.pool.engine)
 
 
+def simulated_block_size(launch: Launch) -> int:
+    """Tokens of a block as simulated; of the smaller blocks, where layers have blocks of several sizes."""
+    groups, engine = _groups(launch), launch.pool.engine
+    return engine.page_size if groups is None or not groups.states else groups.engine(engine).page_size
+
+
 def vllm_block_size(launch: Launch) -> int:
     """Tokens of a block: as simulated, but 64 in the place of vLLM's default under MLA.
 
-    vLLM enlarges blocks beside linear attention's states by itself; stated, they are those of the simulated number.
+    vLLM enlarges blocks beside linear attention's states by itself; stated, they are those of the simulated number. It
+    also enlarges blocks of layers that keep fewer bytes than those with a window, or more: these are not stated.
 
     Raises:
         ExportError: no attention backend takes it.
     """
-    page = simulated_engine(launch).page_size
+    page = simulated_block_size(launch)
     if page % VLLM_BLOCK_MULTIPLE:
         raise ExportError(
             f"{release_title(launch)} has no attention backend on GPUs for blocks of {page} tokens; set "
@@ -116,13 +123,19 @@ def vllm_blocks(launch: Launch) -> int | None:
     windows = model.sliding_window_tokens > 0 and not model.windows_are_chunks
     if (windows or model.linear_attention is not None) and _groups(launch) is None:
         return None
-    return launch.kv_capacity_tokens // vllm_block_size(launch)
+    return launch.kv_capacity_tokens // _tokens_of_block_number(launch)
+
+
+def _tokens_of_block_number(launch: Launch) -> int:
+    """Tokens of capacity that count as a block: a page, of which the layers of one group have a block."""
+    groups = _groups(launch)
+    return vllm_block_size(launch) if groups is None else simulated_engine(launch).page_size
 
 
 def longest_request_tokens(launch: Launch) -> int:
     """Most tokens of a request. Without chunked prefill vLLM starts only where a step's budget holds all of them."""
     engine, groups = simulated_engine(launch), _groups(launch)
-    longest, size = launch.model.max_context_tokens, vllm_block_size(launch)
+    longest, size = launch.model.max_context_tokens, _tokens_of_block_number(launch)
     if groups is None:
         longest = min(longest, launch.kv_capacity_tokens - size)
     else:

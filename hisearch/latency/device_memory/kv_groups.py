@@ -11,6 +11,11 @@ Notation
     a       tokens of which a page is a multiple: 16, or the stated ones; 64 where kernels export states
     page    a ceil(bytes of a layer's state / (a bytes of its KV of a token)) tokens
 
+Layers with a window may keep more bytes of a token than those with full attention, or fewer, by a whole factor r. A
+block of the layers with fewer bytes then holds r times as many tokens. A page has as many, and r blocks in each group
+of the other layers. This is how groups count such blocks; the engine gives back and takes single ones: up to
+``r - 1`` blocks of each group and request fewer. Without a whole factor, blocks are padded.
+
 Source: vLLM, ``v1/core/kv_cache_utils.py`` (``_get_kv_cache_groups_uniform_page_size``,
 ``get_kv_cache_config_from_groups``), ``model_executor/models/config.py: HybridAttentionMambaModelConfig`` of 0.19.1,
 ``platforms/interface.py: _align_hybrid_block_size`` of 0.33.0.
@@ -21,13 +26,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from hisearch.latency.parameters import layer_kv_bytes_per_token, layer_state_bytes
+from hisearch.latency.parameters import (
+    layer_kv_bytes_per_token,
+    layer_state_bytes,
+    window_layer_kv_bytes_per_token,
+)
 from hisearch.latency.sharding import InvalidParallelism, linear_layers, shard, window_layers
 from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.specs.deployments.pool import PoolSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.models.windows import blocks_of_page
 
 #: More layers of one kind than of the other, by less than this factor, make one group with padding.
 PADDED_BELOW = 1.5
@@ -44,9 +54,11 @@ LEAST_WINDOW = 2
 class KvGroups:
     """Groups of KV blocks of a worker.
 
-    layers: of a group. full: groups of full attention. windowed: groups whose window is ``window_tokens`` tokens.
-    states: groups of linear attention. page_tokens: of a block; None: as the engine states. state_blocks: blocks of
-    each of these groups that the engine reckons a request with. checkpoints: kernels export states from within chunks.
+    layers: of a group. full: blocks of a page in groups of full attention, which is how many groups there are if a page
+    has one in each. windowed: likewise of groups whose window is ``window_tokens`` tokens. states: groups of linear
+    attention. page_tokens: of a page; None: as the engine states. state_blocks: blocks of each of these groups that the
+    engine reckons a request with. checkpoints: kernels export states from within chunks. block_bytes: of a page's
+    token in one layer of a block; None: as all layers keep.
     """
 
     layers: int
@@ -57,6 +69,7 @@ class KvGroups:
     page_tokens: int | None = None
     state_blocks: int = 0
     checkpoints: bool = False
+    block_bytes: float | None = None
 
     @property
     def count(self) -> int:
@@ -131,12 +144,29 @@ def kv_groups_of(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec)
     windowed = window_layers(model)
     if windowed == 0 or model.sliding_window_tokens < LEAST_WINDOW or model.windows_are_chunks:
         return None
-    return groups_of_layers(model.layers - windowed, windowed, model.sliding_window_tokens)
+    groups = groups_of_layers(model.layers - windowed, windowed, model.sliding_window_tokens)
+    return groups if model.window_heads is None else _with_other_heads(pool, model, groups)
 
 
 def retained_tokens(engine: EngineSpec) -> int | None:
     """Default of ``prefix_cache_retention_interval`` (see ``simulate.plans.groups_plan.GroupsPlan``)."""
     return 0 if rules_in_force("vllm", engine.version)["retains_ends"] else None
+
+
+def _with_other_heads(pool: PoolSpec, model: ModelSpec, groups: KvGroups) -> KvGroups:
+    """``groups`` of layers that keep different bytes of a token (see the module's text)."""
+    part = shard(model, pool.parallelism)
+    full = layer_kv_bytes_per_token(model, part, pool.kv_dtype)
+    windowed = window_layer_kv_bytes_per_token(model, part, pool.kv_dtype)
+    counts = blocks_of_page(model, part.parallelism.tensor)
+    factor = max(counts)
+    return replace(
+        groups,
+        full=groups.full * counts[0],
+        windowed=groups.windowed * counts[1],
+        page_tokens=pool.engine.page_size * factor if factor > 1 else None,
+        block_bytes=max(full, windowed) / factor,
+    )
 
 
 def _with_states(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec) -> KvGroups:

@@ -35,7 +35,7 @@ from hisearch.latency.device_memory.profiling_run import (
     tower_bytes,
 )
 from hisearch.latency.device_memory.state_pools import StatePools, divide_states, divides_states
-from hisearch.latency.device_memory.window_pools import WindowPools, divide, seen_tokens
+from hisearch.latency.device_memory.window_pools import WindowPools, divide
 from hisearch.latency.parameters import (
     kv_bytes_per_token_per_rank,
     layer_kv_bytes_per_token,
@@ -50,7 +50,7 @@ from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.graphs import graph_mode
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.models.model import ModelSpec
-from hisearch.specs.models.windows import keeps_windows_apart
+from hisearch.specs.models.windows import keeps_windows_apart, seen_tokens
 
 
 class DoesNotFit(ValueError):  # noqa: N818
@@ -181,7 +181,8 @@ def plan_memory(
     has_window_pool = keeps_windows_apart(engine.name, model)
     window_per_token = window_kv_bytes_per_token_per_rank(model, split, kv_dtype)
     if kv_groups is not None:
-        per_token, window = kv_groups.layers * layer_kv_bytes_per_token(model, shard(model, split), kv_dtype), 0.0
+        of_layer = kv_groups.block_bytes or layer_kv_bytes_per_token(model, shard(model, split), kv_dtype)
+        per_token, window = kv_groups.layers * of_layer, 0.0
     elif has_window_pool:
         window = 0.0
     elif engine.name == "sglang" or (engine.name == "vllm" and model.windows_are_chunks):

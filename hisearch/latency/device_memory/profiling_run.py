@@ -33,6 +33,7 @@ import re
 from dataclasses import dataclass
 
 from hisearch.latency.device_memory.constants import MIB, constant
+from hisearch.latency.heads import full_heads, window_heads
 from hisearch.latency.parameters import wide_dtype
 from hisearch.latency.sharding import Parallelism, shard
 from hisearch.specs.base import DTYPE_BYTES
@@ -96,8 +97,12 @@ def towers_of(model: ModelSpec) -> TowersSpec | None:
 
 
 def rotary_bytes(model: ModelSpec) -> float:
-    """Bytes of the cosines and sines of all positions, which each rank keeps once, in the format of activations."""
+    """Bytes of the cosines and sines of all positions, which each rank keeps once, in the format of activations.
+
+    Layers with a window whose heads are others have a table of their own.
+    """
     width = model.head_dim if model.mla is None else model.mla.qk_rope_head_dim
+    width += 0 if model.window_heads is None else model.window_heads.head_dim
     return max(model.max_context_tokens, _llama_4_positions(model)) * width * _WIDE_BYTES
 
 
@@ -129,7 +134,8 @@ def forward_bytes(model: ModelSpec, split: int | Parallelism, tokens: int) -> fl
     """
     part = shard(model, split)
     if model.mla is None:
-        attention = (2 * part.heads + 2 * part.kv_heads) * model.head_dim
+        kinds = (full_heads(model, part), window_heads(model, part))
+        attention = max(heads.query_elements + heads.kv_elements for heads in kinds)
     else:
         key = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
         attention = part.heads * (2 * key + 2 * model.mla.v_head_dim)

@@ -42,11 +42,6 @@ class WindowPools:
         return min(float(self.full), self.windowed * context_tokens / windowed)
 
 
-def seen_tokens(model: ModelSpec) -> int:
-    """Tokens that a layer with a window sees besides the newest, as SGLang has it."""
-    return model.sliding_window_tokens - (0 if model.windows_are_chunks else 1)
-
-
 def divide(
     spare_bytes: float, full_bytes: float, window_bytes: float, engine: EngineSpec, window_tokens: int
 ) -> WindowPools:

@@ -81,6 +81,11 @@ def compose(
     spec, part = worker.spec, shard(model, split)
     if model.sparse_attention is not None:
         raise DevicesRefused("operators", f"{model.huggingface_id} has sparse attention, of which no device has a law")
+    if model.window_heads is not None or model.value_head_dim not in (0, model.head_dim):
+        raise DevicesRefused(
+            "operators",
+            f"{model.huggingface_id} has layers of several head widths, which are not simulated on attached devices",
+        )
     dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
     heads = attention_heads(model, part)
     devices = {ACCELERATOR: accelerator_device(accelerator, profile, split.tensor)} | {

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hisearch.hardware.peaks import sheet_peaks
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import ProfileEstimator, register
 from hisearch.latency.expert_load import with_uneven_experts
+from hisearch.latency.heads import LayerHeads, full_heads, window_heads
 from hisearch.latency.host import with_overhead
 from hisearch.latency.laws.collectives import curve_for
-from hisearch.latency.laws.model import decode_heads, law_of, prefill_heads, weights_law
+from hisearch.latency.laws.model import decode_heads, law_of, prefill_heads, weights_law, windowed_heads
 from hisearch.latency.laws.ranges import beyond
 from hisearch.latency.operators import ACTIVATION_BYTES
 from hisearch.latency.parameters import matrices
@@ -21,13 +22,16 @@ from hisearch.latency.sharding import moe_layers, shard
 from hisearch.latency.workers.roofline import attained_worker, format_warnings
 from hisearch.latency.workers.scaled import SMALL, ScaledWorker
 from hisearch.specs.base import DType
-from hisearch.specs.machines.laws import CollectiveCurve, DecodeTerms, PrefillTerms, SparseTerms
+from hisearch.specs.machines.laws import CollectiveCurve, DecodeTerms, HeadLaws, PrefillTerms, SparseTerms
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.models.pages import page_warnings
 
 #: Most tokens of a step for which SGLang fuses the all-reduce (``FUSE_ALLREDUCE_MAX_BATCH_SIZE``).
 FUSED_TOKENS = 2048
+
+#: Widest heads of the law of usual heads (``latency.laws.attention.relative_rate``).
+WIDEST_HEAD = 256
 
 #: Relative deviation of memory bandwidth or peak beyond which a profile is of another accelerator.
 SAME_SHEET = 0.02
@@ -61,6 +65,12 @@ class ScaledEstimator(ProfileEstimator):
         part = shard(model, priced.split)
         roofline = attained_worker(self.profile, priced)
         prefill, decode = self._attention(model, kv_dtype)
+        own, within = self._other_heads(model, full_heads(model, part), kv_dtype, windowed=False), None
+        if model.window_heads is not None:
+            window_law = self._other_heads(model, window_heads(model, part), kv_dtype, windowed=True)
+            within = (window_law.prefill, window_law.decode) if window_law is not None else (prefill, decode)
+        if own is not None:
+            prefill, decode = own.prefill, own.decode
         fused, fused_bytes = self._fused(priced)
         # Curves of bridged cards were measured with what lies between their groups.
         bridged = roofline.collectives.hosts if self.laws.collectives is None else None
@@ -82,6 +92,8 @@ class ScaledEstimator(ProfileEstimator):
             prefill_heads=prefill_heads(model, part, kv_dtype),
             decode_heads=decode_heads(model, part, kv_dtype),
             sparse=self._sparse(model, kv_dtype),
+            window_heads=windowed_heads(model, part, kv_dtype),
+            window_terms=within,
         )
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
@@ -123,6 +135,17 @@ class ScaledEstimator(ProfileEstimator):
                 f"{model.huggingface_id} needs"
             )
         return families[0][names[0]], families[1][names[1]]
+
+    def _other_heads(self, model: ModelSpec, heads: LayerHeads, kv_dtype: DType, *, windowed: bool) -> HeadLaws | None:
+        """The law of a kind of layer whose heads have kernels of their own; None: that of usual heads."""
+        if model.window_heads is None:
+            return None
+        known = {
+            law.kv_dtype: law
+            for law in self.laws.other_heads
+            if law.head_dim == heads.key_dim and (law.window_tokens > 0) == windowed
+        }
+        return known.get(kv_dtype, known.get("bf16"))
 
     def _sparse(self, model: ModelSpec, kv_dtype: DType) -> SparseTerms | None:
         known = self.laws.sparse_attention
@@ -190,9 +213,26 @@ class ScaledEstimator(ProfileEstimator):
                 warnings.append(f"no law of {family} in {worker.weights}: that of {taken} prices them")
         if kv_dtype not in (laws.prefill_attention if worker.model.mla is None else laws.mla_prefill):
             warnings.append(f"no law of attention with a KV cache of {kv_dtype}: that of another format prices it")
+        warnings += self._unknown_heads(worker, kv_dtype)
         for name, ranks, most in worker.collectives.beyond(worker.part.parallelism):
             warnings.append(f"no measurement of {name}s on {ranks} ranks: those on {most} price them")
         return [*warnings, *self._outside(worker)]
+
+    def _unknown_heads(self, worker: ScaledWorker, kv_dtype: DType) -> Iterator[str]:
+        """Warnings of widths that neither the law of usual heads nor one of their own covers."""
+        model, part = worker.model, worker.part
+        if model.mla is not None:
+            return
+        kinds = [(full_heads(model, part), False)]
+        kinds += [(window_heads(model, part), True)] if model.window_heads is not None else []
+        for heads, windowed in kinds:
+            law = self._other_heads(model, heads, kv_dtype, windowed=windowed)
+            if law is None and heads.key_dim > WIDEST_HEAD:
+                yield f"no law of attention with heads of {heads.key_dim}: that of {WIDEST_HEAD} prices them"
+            elif law is not None and law.kv_dtype != kv_dtype:
+                yield f"no law of attention with heads of {heads.key_dim} and a KV cache of {kv_dtype}: that of " + (
+                    f"{law.kv_dtype} prices it"
+                )
 
     def _outside(self, worker: ScaledWorker) -> list[str]:
         """Warnings of widths and heads outside the measured ranges, except products in ``SMALL``."""
@@ -202,4 +242,8 @@ class ScaledEstimator(ProfileEstimator):
             if not matrix.routed and matrix.name not in SMALL and name is not None:
                 warnings += beyond(matrix.name, self.laws.gemm[name], n=matrix.outputs, k=matrix.inputs)
         warnings += beyond("prefill attention", worker.prefill, heads=worker.prefill_heads.heads)
-        return warnings + beyond("decode attention", worker.decode, heads=worker.decode_heads.heads)
+        warnings += beyond("decode attention", worker.decode, heads=worker.decode_heads.heads)
+        if worker.window_terms is not None and worker.window_heads is not None:
+            for phase, terms in zip(("prefill", "decode"), worker.window_terms, strict=True):
+                warnings += beyond(f"{phase} attention of windows", terms, heads=worker.window_heads.heads)
+        return warnings

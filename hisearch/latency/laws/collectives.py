@@ -123,6 +123,8 @@ class Collectives:
             total = total + model.layers * self.all_reduce_s(NORM_SUMS_BYTES * tokens, split.tensor)
         if split.attention_data == 1:
             total = total + model.layers * reduced
+            if model.moe is not None and model.moe.shared_apart:
+                total = total + moe_layers(model) * reduced
         else:
             total = total + self.shared_s(split, model, payload)
         return np.asarray(total + (split.pipeline - 1) * self.send_s(payload))

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hisearch.latency.heads import LayerHeads, full_heads, window_heads
 from hisearch.latency.laws.attention import Heads
 from hisearch.latency.operators import ACTIVATION_BYTES
-from hisearch.latency.parameters import kv_element_bytes, layer_kv_bytes_per_token
+from hisearch.latency.parameters import (
+    kv_element_bytes,
+    layer_kv_bytes_per_token,
+    window_layer_kv_bytes_per_token,
+)
 from hisearch.latency.sharding import Shard
 from hisearch.specs.base import DType
 from hisearch.specs.models.model import ModelSpec
@@ -34,10 +39,22 @@ def weights_law(model: ModelSpec, weight_dtype: DType | None) -> str:
     return "bf16" if dtype in ("fp16", "fp32") else dtype
 
 
+def _shared_heads(heads: LayerHeads, kv_bytes: float) -> Heads:
+    """Attention without MLA."""
+    return Heads(heads.heads, heads.kv_heads, (heads.key_dim + heads.value_dim) / 2.0, kv_bytes)
+
+
+def windowed_heads(model: ModelSpec, part: Shard, kv_dtype: DType) -> Heads | None:
+    """Attention of a layer with a sliding window on one rank, of chunks and of new tokens; None: as in other layers."""
+    if model.window_heads is None:
+        return None
+    return _shared_heads(window_heads(model, part), window_layer_kv_bytes_per_token(model, part, kv_dtype))
+
+
 def prefill_heads(model: ModelSpec, part: Shard, kv_dtype: DType) -> Heads:
     """Attention of a chunk on one rank; MLA rebuilds keys and values of every head, in 16 bits."""
     if model.mla is None:
-        return Heads(part.heads, part.kv_heads, model.head_dim, layer_kv_bytes_per_token(model, part, kv_dtype))
+        return _shared_heads(full_heads(model, part), layer_kv_bytes_per_token(model, part, kv_dtype))
     key, value = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim, model.mla.v_head_dim
     return Heads(part.heads, part.heads, (key + value) / 2.0, part.heads * (key + value) * ACTIVATION_BYTES)
 
@@ -45,6 +62,6 @@ def prefill_heads(model: ModelSpec, part: Shard, kv_dtype: DType) -> Heads:
 def decode_heads(model: ModelSpec, part: Shard, kv_dtype: DType) -> Heads:
     """Attention of a new token on one rank; MLA reads one latent for all heads."""
     if model.mla is None:
-        return Heads(part.heads, part.kv_heads, model.head_dim, layer_kv_bytes_per_token(model, part, kv_dtype))
+        return _shared_heads(full_heads(model, part), layer_kv_bytes_per_token(model, part, kv_dtype))
     latent, rotary = model.mla.kv_lora_rank, model.mla.qk_rope_head_dim
     return Heads(part.heads, 1, latent + rotary / 2.0, (latent + rotary) * kv_element_bytes(kv_dtype))

@@ -139,20 +139,22 @@ class RooflineWorker:
     def chunk_s(self, new: F8, cached: F8) -> F8:
         """Prefill attention of all layers for chunks of ``new`` (at least 1) tokens behind ``cached`` ones."""
         shape, pairs = self.attention, attention_pairs(new, cached)
-        total = shape.full_layers * self._chunk_layer_s(pairs, new, cached)
+        total = shape.full_layers * self._chunk_layer_s(shape, pairs, new, cached)
         if shape.window_layers:
             window = float(shape.window_tokens)
             seen = np.minimum(cached, np.maximum(window - 1.0, 0.0))
-            total = total + shape.window_layers * self._chunk_layer_s(windowed_pairs(new, cached, window), new, seen)
+            within = self._chunk_layer_s(shape.windowed, windowed_pairs(new, cached, window), new, seen)
+            total = total + shape.window_layers * within
         return np.asarray(total * self.scale)
 
     def decode_s(self, sequences: F8, context: F8) -> F8:
         """Decode attention of all layers for ``sequences`` that read ``context`` tokens in total."""
         shape = self.attention
-        total = shape.full_layers * self._decode_layer_s(sequences, context)
+        total = shape.full_layers * self._decode_layer_s(shape, sequences, context)
         if shape.window_layers:
             windowed = np.minimum(context, sequences * float(shape.window_tokens))
-            total = total + shape.window_layers * self._decode_layer_s(sequences, windowed, shape.window_reads)
+            within = self._decode_layer_s(shape.windowed, sequences, windowed, shape.window_reads)
+            total = total + shape.window_layers * within
         return np.asarray(total * self.scale)
 
     def tabulate(self, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
@@ -173,17 +175,15 @@ class RooflineWorker:
             total += op.layers * (rate.seconds(op.dtype, op.flops(units), op.bytes_moved(units)) + rate.launch_s)
         return total
 
-    def _chunk_layer_s(self, pairs: F8, new: F8, cached: F8) -> F8:
-        shape = self.attention
+    def _chunk_layer_s(self, shape: AttentionShape, pairs: F8, new: F8, cached: F8) -> F8:
         if shape.index is not None:
             scored = self._index_s(shape.index, self.rates.prefill_attention, pairs, cached + new)
             read = windowed_pairs(new, cached, float(shape.index.topk))
-            return scored + self._read_s(read, new, cached)
-        return self._read_s(pairs, new, cached)
+            return scored + self._read_s(shape, read, new, cached)
+        return self._read_s(shape, pairs, new, cached)
 
-    def _read_s(self, pairs: F8, new: F8, cached: F8) -> F8:
+    def _read_s(self, shape: AttentionShape, pairs: F8, new: F8, cached: F8) -> F8:
         """A chunk's attention over the pairs that it reads."""
-        shape = self.attention
         flops = pairs * shape.prefill_flops_per_pair + cached * shape.decompress_flops
         moved = (
             (cached + new) * shape.kv_bytes_per_token
@@ -192,8 +192,8 @@ class RooflineWorker:
         )
         return self.rates.prefill_attention.seconds(self.attention_dtype, flops, moved)
 
-    def _decode_layer_s(self, sequences: F8, context: F8, reads: float = 1.0) -> F8:
-        shape, rate, scored = self.attention, self.rates.decode_attention, np.zeros_like(context)
+    def _decode_layer_s(self, shape: AttentionShape, sequences: F8, context: F8, reads: float = 1.0) -> F8:
+        rate, scored = self.rates.decode_attention, np.zeros_like(context)
         if shape.index is not None:
             scored = self._index_s(shape.index, rate, context, context)
             context = np.minimum(context, sequences * float(shape.index.topk))

@@ -46,7 +46,7 @@ from hisearch.specs.models.model import ModelSpec
 
 #: Elementwise operators fused into an engine's attention or all-reduce. TensorRT-LLM's attention operator applies
 #: rotary embeddings and writes the KV; its all-reduce adds the residual and normalises.
-IN_ATTENTION: dict[str, set[str]] = {"trtllm": {"rotary_kv_write"}}
+IN_ATTENTION: dict[str, set[str]] = {"trtllm": {"rotary_kv_write", "window_rotary_kv_write"}}
 #: Elementwise operators inside the measured block of sparse attention, for every engine.
 IN_SPARSE_BLOCK = {"rotary_kv_write"}
 IN_ALL_REDUCE: dict[str, set[str]] = {"trtllm": {"norms"}}
@@ -60,7 +60,7 @@ SHARED_STREAM_TOKENS = 256
 QUANTISED_SEPARATELY = frozenset({"qkv_proj", "o_proj", "gate_up_proj", "down_proj"})
 
 #: Products whose widths may lie outside the tables: each takes a few microseconds.
-SMALL = frozenset({"router", "linear_scalar_proj"})
+SMALL = frozenset({"router", "linear_scalar_proj", "head_gate_proj", "window_head_gate_proj"})
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class ScaledWorker:
     roofline: the same worker at the profile's roofline terms, for operators without a law.
     weight_dtype: format of the weights; weights: its name, a key of ``FORMATS``.
     launch_share: share of the kernels' launch times that a step pays.
+    window_heads, window_terms: of layers with a window, where they are others.
     """
 
     model: ModelSpec
@@ -86,13 +87,17 @@ class ScaledWorker:
     decode_heads: Heads
     launch_share: float = 1.0
     sparse: SparseTerms | None = None
+    window_heads: Heads | None = None
+    window_terms: tuple[PrefillTerms, DecodeTerms] | None = None
 
     @property
     def launch_s(self) -> float:
         """Launch of attention that every step pays, in each layer."""
         if self.sparse is not None:
             return self.sparse.launch_s
-        return min(self.prefill.launch_s, self.decode.launch_s)
+        launches = [self.prefill.launch_s, self.decode.launch_s]
+        launches += [terms.launch_s for terms in self.window_terms or ()]
+        return min(launches)
 
     def token_s(self, tokens: F8) -> F8:
         """Token-wise operators, collectives and launches of a step of ``tokens`` (at least 1) tokens."""
@@ -105,7 +110,10 @@ class ScaledWorker:
                 subtotal += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
         if moe_layers(self.model):
             routed = moe_layers(self.model) * self.experts_s(tokens)
-            total += np.where(tokens <= SHARED_STREAM_TOKENS, np.maximum(routed, shared), routed + shared)
+            parallel = (tokens <= SHARED_STREAM_TOKENS) & (
+                self.model.moe is not None and not self.model.moe.shared_apart
+            )
+            total += np.where(parallel, np.maximum(routed, shared), routed + shared)
         split = self.part.parallelism
         normed = self.normalised(tokens)
         for op in self.elementwise_ops():
@@ -182,7 +190,8 @@ class ScaledWorker:
             weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes,
         )  # fmt: skip
         seconds = seconds - self._hidden_s(terms.launch_s)
-        if (passes := self.laws.quantise) is not None and name == "fp8" and matrix.name in QUANTISED_SEPARATELY:
+        separately = name == "fp8" and matrix.name.removeprefix("window_") in QUANTISED_SEPARATELY
+        if (passes := self.laws.quantise) is not None and separately:
             launch_s = self._hidden_s(passes.launch_s)
             seconds += quantise_s(passes, self.sheet(layout.rate), tokens, float(matrix.inputs)) - launch_s
         return seconds
@@ -216,7 +225,8 @@ class ScaledWorker:
         seconds = full * (prefill_s(self.prefill, sheet, self.prefill_heads, batch, new, cached) - self.launch_s)
         if windowed:
             window = float(self.model.sliding_window_tokens)
-            within = prefill_s(self.prefill, sheet, self.prefill_heads, batch, new, cached, window)
+            heads, terms = self.window_heads or self.prefill_heads, (self.window_terms or (self.prefill,))[0]
+            within = prefill_s(terms, sheet, heads, batch, new, cached, window)
             seconds = seconds + windowed * (within - self.launch_s)
         if self.model.mla is not None:
             rebuilt = rebuild_s(self.prefill, sheet, self.part.heads, self.model.mla, cached)
@@ -245,9 +255,10 @@ class ScaledWorker:
         seconds = (self.model.layers - linear_layers(self.model) - windowed) * full
         if windowed:
             seen = np.minimum(context, sequences * float(self.model.sliding_window_tokens))
-            heads = self.decode_heads
+            heads = self.window_heads or self.decode_heads
             heads = heads._replace(kv_bytes=self.roofline.attention.window_reads * heads.kv_bytes)
-            within = decode_s(self.decode, sheet, heads, sequences, seen) - self.launch_s
+            terms = self.decode if self.window_terms is None else self.window_terms[1]
+            within = decode_s(terms, sheet, heads, sequences, seen) - self.launch_s
             seconds = seconds + windowed * within
         return np.asarray(seconds)
 
@@ -263,7 +274,7 @@ class ScaledWorker:
         seconds = full * mixed_decode_s(terms, sheet, heads, prompt, before, sequences, mean)
         if windowed:
             window = float(self.model.sliding_window_tokens)
-            seen = np.minimum(before, window), np.minimum(mean, window)
+            seen, heads = (np.minimum(before, window), np.minimum(mean, window)), self.window_heads or heads
             seconds = seconds + windowed * mixed_decode_s(terms, sheet, heads, prompt, seen[0], sequences, seen[1])
         return np.ascontiguousarray(seconds)
 

@@ -15,6 +15,8 @@ from hisearch.specs.deployments.engine_settings import UNREAD
 from hisearch.specs.deployments.tier_checks import TierProblem, capacity_problems, other_memory, spread_of
 from hisearch.specs.documents.resolved import ResolvedDeployment
 from hisearch.specs.errors import Problem
+from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.models.windows import blocks_of_page
 
 
 def setting_notes(resolved: ResolvedDeployment) -> list[Problem]:
@@ -24,6 +26,7 @@ def setting_notes(resolved: ResolvedDeployment) -> list[Problem]:
     for index, pool in enumerate(resolved.deployment.pools):
         host_name = pool.host or resolved.accelerators[pool.accelerator].spec.host
         notes = [*_unread(pool), *_without_effect(pool), *_without_windows(resolved, pool)]
+        notes += _other_blocks(resolved.model_of(pool).spec, pool)
         notes += _other_engine(resolved.deployment, pool)
         if host_name is not None:
             host = resolved.hosts[host_name].spec
@@ -83,3 +86,18 @@ def _without_windows(resolved: ResolvedDeployment, pool: PoolSpec) -> Iterator[T
             "aside, and every block is simulated as full attention's"
         )
         yield TierProblem("tiers", message)
+
+
+def _other_blocks(model: ModelSpec, pool: PoolSpec) -> Iterator[TierProblem]:
+    """Under vLLM, layers whose blocks hold fewer tokens than others'."""
+    if pool.engine.name != "vllm" or pool.tiers or model.window_heads is None:
+        return
+    full, windowed = blocks_of_page(model, pool.tensor_parallel)
+    if (most := max(full, windowed)) > 1:
+        which, size = "with full attention" if full > 1 else "with a window", pool.engine.page_size
+        yield TierProblem(
+            "engine.name",
+            f"vLLM keeps blocks of {size} tokens in layers {which}, of {size * most} in the others; all are simulated "
+            f"in pages of {size * most} tokens, which take up to {most - 1} more of the small blocks per group and "
+            "request",
+        )

@@ -15,7 +15,8 @@ def attention(config: Config, kind: str, family: Family) -> dict[str, Any]:
     if not family.mla:
         head_dim = config.count("head_dim", 0) or config.need("hidden_size") // max(heads, 1)
         key = "num_key_value_heads"
-        kv_heads = config.count(key, heads) if kind in KV_OF_EACH_HEAD else config.need(key)
+        names = ("num_attention_groups", key) if kind.startswith("step") else (key,)
+        kv_heads = config.count(key, heads) if kind in KV_OF_EACH_HEAD else config.need(*names)
         return {"attention_heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     mla: dict[str, int] = {
         "q_lora_rank": config.count("q_lora_rank", 0),

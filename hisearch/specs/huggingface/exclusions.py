@@ -1,8 +1,8 @@
 """Dense matrices that a quantised checkpoint keeps in 16 bits, by the modules that its quantiser left out.
 
 Quantisers name them in three ways: ModelOpt's ``exclude_modules`` (or ``ignore``) with wildcards, ``ignore`` of
-compressed-tensors with names or regular expressions (``re:``), ``modules_to_not_convert`` of fp8 checkpoints with names
-or parts of names. A name stands for all modules below it.
+compressed-tensors with names or regular expressions (``re:``), ``modules_to_not_convert`` or ``ignored_layers`` of fp8
+checkpoints with names or parts of names. A name stands for all modules below it.
 """
 
 from __future__ import annotations
@@ -28,21 +28,32 @@ _MODULES = {
     "linear_out_proj": ("linear_attn.out_proj",),
     "gate_up_proj": ("mlp.gate_proj", "mlp.gate_up_proj", "feed_forward.gate_proj"),
     "down_proj": ("mlp.down_proj", "feed_forward.down_proj"),
-    "shared_gate_up_proj": ("mlp.shared_expert.gate_proj", "mlp.shared_experts.gate_proj"),
-    "shared_down_proj": ("mlp.shared_expert.down_proj", "mlp.shared_experts.down_proj"),
-}
+    "shared_gate_up_proj": (
+        "mlp.shared_expert.gate_proj", "mlp.shared_experts.gate_proj", "share_expert.gate_proj",
+        "feed_forward.shared_expert.gate_proj",
+    ),
+    "shared_down_proj": (
+        "mlp.shared_expert.down_proj", "mlp.shared_experts.down_proj", "share_expert.down_proj",
+        "feed_forward.shared_expert.down_proj",
+    ),
+}  # fmt: skip
+#: Of models whose dense FFN lies apart from the experts (``shared_apart``).
+_APART = {"shared_gate_up_proj": ("mlp.gate_proj",), "shared_down_proj": ("mlp.down_proj",)}
+_LISTS = ("exclude_modules", "ignore", "modules_to_not_convert", "ignored_layers")
 #: What stands before ``layers`` in names of modules.
 _PREFIXES = ("model.", "language_model.model.", "model.language_model.")
 
 
 def excluded_modules(quantization: dict[str, Any]) -> list[str]:
     """Names and patterns of the modules that were left out, as the quantiser writes them."""
-    listed = [quantization.get(key) for key in ("exclude_modules", "ignore", "modules_to_not_convert")]
+    listed = [quantization.get(key) for key in _LISTS]
     return [str(pattern) for patterns in listed if isinstance(patterns, list) for pattern in patterns]
 
 
 def kept_wide(patterns: Iterable[str], model: dict[str, Any]) -> list[str]:
     """Matrices that stay wide in most layers that have them, by the names of ``latency.parameters``.
+
+    Layers with a window whose heads are others are as the rest.
 
     Args:
         patterns: of ``excluded_modules``.
@@ -52,13 +63,16 @@ def kept_wide(patterns: Iterable[str], model: dict[str, Any]) -> list[str]:
     if not listed:
         return []
     kept = []
+    modules = _MODULES | (_APART if (model.get("moe") or {}).get("shared_apart") else {})
     for name, layers in _layers_of(model).items():
         matched = sum(
-            any(_matches(f"layers.{layer}.{module}", pattern) for module in _MODULES[name] for pattern in listed)
+            any(_matches(f"layers.{layer}.{module}", pattern) for module in modules[name] for pattern in listed)
             for layer in range(model["layers"])
         )
         if 2 * matched > layers:
             kept.append(name)
+    if model.get("window_heads"):
+        kept += [f"window_{name}" for name in ("qkv_proj", "o_proj") if name in kept]
     return kept
 
 

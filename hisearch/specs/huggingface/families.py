@@ -14,19 +14,22 @@ class Family(NamedTuple):
     """What an architecture is made of.
 
     experts: keys of its routed experts: none, with a width of their own, with that of ``intermediate_size``,
-        DeepSeek's (leading dense layers, shared experts), or Llama 4's (every n-th layer, a shared expert as wide).
+        DeepSeek's (leading dense layers, shared experts), Llama 4's (every n-th layer, a shared expert as wide),
+        Gemma 4's (a dense FFN in parallel), or Step-3.5's.
     single_router: engines multiply by the router in 32 bits (vLLM's and SGLang's models; SGLang's of GLM-4 since its
         pull request 21660 of March 2026).
     choice_operators: see ``MoeSpec``.
+    norms: see ``ModelSpec.norms_per_layer``.
     defaults: of keys that published configurations leave to the library.
     """
 
-    experts: Literal["none", "own", "intermediate", "deepseek", "llama4"] = "none"
+    experts: Literal["none", "own", "intermediate", "deepseek", "llama4", "gemma4", "step"] = "none"
     mla: bool = False
     sparse: bool = False
     linear: bool = False
     single_router: bool = False
     choice_operators: int = 1
+    norms: int = 2
     defaults: Mapping[str, Any] = {}
 
     @property
@@ -45,17 +48,19 @@ _GEMMA3 = {
 #: By ``model_type``; that of the language model in ``text_config``, where there is one, less its ``_text``.
 FAMILIES = {
     "llama": Family(), "mistral": Family(), "phi3": Family(), "mimo": Family(),
-    "gemma3": Family(defaults=_GEMMA3), "llama4": Family("llama4"), "qwen2_vl": Family(), "qwen2_5_vl": Family(),
+    "gemma3": Family(defaults=_GEMMA3, norms=4), "gemma4": Family("gemma4", defaults={"tie_word_embeddings": True}),
+    "llama4": Family("llama4"), "qwen2_vl": Family(), "qwen2_5_vl": Family(),
     "qwen2": Family(), "qwen3": Family(), "qwen3_vl": Family(), "qwen3_5": Family(linear=True),
     "mixtral": Family("intermediate"), "gpt_oss": Family("intermediate"),
     "phimoe": Family("intermediate", choice_operators=21),
     "minimax_m2": Family("intermediate", single_router=True),
     "qwen3_moe": Family("own"), "qwen3_vl_moe": Family("own"),
     "qwen3_next": Family("own", linear=True), "qwen3_5_moe": Family("own", linear=True),
-    "glm4_moe": Family("deepseek", single_router=True),
+    "glm4_moe": Family("deepseek", single_router=True), "mimo_v2_flash": Family("deepseek", single_router=True),
     "deepseek_v2": Family("deepseek", mla=True), "deepseek_v3": Family("deepseek", mla=True),
     "kimi_k2": Family("deepseek", mla=True), "deepseek_v32": Family("deepseek", mla=True, sparse=True),
     "glm_moe_dsa": Family("deepseek", mla=True, sparse=True),
+    "step3p5": Family("step", single_router=True), "step3p7": Family("step", single_router=True),
 }  # fmt: skip
 
 #: Every head has KV of its own where ``num_key_value_heads`` is left out; other classes have numbers of their own.

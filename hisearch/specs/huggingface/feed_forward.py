@@ -21,6 +21,10 @@ def feed_forward(source: Source, config: Config, family: Family) -> dict[str, An
         return _deepseek_experts(source, config, family)
     if family.experts == "llama4":
         return _llama4_experts(config)
+    if family.experts == "gemma4":
+        return _gemma4_experts(config)
+    if family.experts == "step":
+        return _step_experts(source, config, family)
     if config.get("decoder_sparse_step", 1) != 1 or config.get("mlp_only_layers", []):
         message = "MoE layers interleaved with dense ones (decoder_sparse_step, mlp_only_layers) are not known"
         raise source.error((), message)
@@ -40,7 +44,11 @@ def feed_forward(source: Source, config: Config, family: Family) -> dict[str, An
 
 
 def _deepseek_experts(source: Source, config: Config, family: Family) -> dict[str, Any]:
-    if config.get("moe_layer_freq", 1) != 1:
+    listed_layers = config.get("moe_layer_freq", 1)
+    leading = config.count("first_k_dense_replace", 0)
+    if isinstance(listed_layers, list):
+        leading = _leading_dense(source, "moe_layer_freq", [bool(moe) for moe in listed_layers])
+    elif listed_layers != 1:
         raise source.error(("moe_layer_freq",), "only 1 is known: every layer after the leading dense ones is MoE")
     width, shared = config.need("moe_intermediate_size"), config.count("n_shared_experts", 0)
     experts = {
@@ -49,7 +57,55 @@ def _deepseek_experts(source: Source, config: Config, family: Family) -> dict[st
         "expert_intermediate_size": width,
         "shared_experts": shared,
         "shared_intermediate_size": shared * width,
-        "leading_dense_layers": config.count("first_k_dense_replace", 0),
+        "leading_dense_layers": leading,
+        "router_dtype": family.router_dtype,
+    }
+    return {"intermediate_size": config.need("intermediate_size"), "moe": experts}
+
+
+def _leading_dense(source: Source, key: str, with_experts: list[bool]) -> int:
+    """Leading layers without experts, of a list that says it of each.
+
+    Raises:
+        SpecError: a layer without experts behind one with them.
+    """
+    leading = with_experts.index(True) if any(with_experts) else len(with_experts)
+    if not all(with_experts[leading:]):
+        raise source.error((key,), "a layer without experts behind one with them is not known")
+    return leading
+
+
+def _gemma4_experts(config: Config) -> dict[str, Any]:
+    """Gemma 4's: every layer has a dense FFN, and in parallel to it, with ``enable_moe_block``, routed experts."""
+    dense = config.need("intermediate_size")
+    if not config.get("enable_moe_block", False):
+        return {"intermediate_size": dense}
+    experts = {
+        "experts": config.need("num_experts"),
+        "experts_per_token": config.need("top_k_experts"),
+        "expert_intermediate_size": config.need("moe_intermediate_size", "expert_intermediate_size"),
+        "shared_experts": 1,
+        "shared_intermediate_size": dense,
+        "shared_apart": True,
+    }
+    return {"intermediate_size": 0, "moe": experts}
+
+
+def _step_experts(source: Source, config: Config, family: Family) -> dict[str, Any]:
+    """Step-3.5's; ``moe_layers_enum`` names the layers with experts, which are all behind the third if it is absent."""
+    layers, named = config.need("num_hidden_layers"), config.get("moe_layers_enum", None)
+    leading = config.count("first_k_dense_replace", 3)
+    if named is not None:
+        numbers = {int(number) for number in (named.split(",") if isinstance(named, str) else named)}
+        leading = _leading_dense(source, "moe_layers_enum", [layer in numbers for layer in range(layers)])
+    shared = config.need("share_expert_dim", "share_expert_dims")
+    experts = {
+        "experts": config.need("moe_num_experts", "num_experts", "n_routed_experts"),
+        "experts_per_token": config.need("moe_top_k", "num_experts_per_tok"),
+        "expert_intermediate_size": config.need("moe_intermediate_size"),
+        "shared_experts": 1 if shared else 0,
+        "shared_intermediate_size": shared,
+        "leading_dense_layers": leading,
         "router_dtype": family.router_dtype,
     }
     return {"intermediate_size": config.need("intermediate_size"), "moe": experts}

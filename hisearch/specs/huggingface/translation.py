@@ -16,6 +16,7 @@ from hisearch.specs.huggingface.families import FAMILIES
 from hisearch.specs.huggingface.feed_forward import feed_forward
 from hisearch.specs.huggingface.formats import quantization_of, weight_dtype
 from hisearch.specs.huggingface.towers import towers
+from hisearch.specs.huggingface.windowed import window_heads
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.source import Source, read_source
 from hisearch.specs.wording import described
@@ -65,12 +66,14 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         "attention_stays_wide": kind == "gpt_oss",
         "qk_norm_per_layer": config.get("qk_norm_type", "") == "per_layer",
         "attention_output_gate": family.linear and config.get("attn_output_gate", True),
+        "norms_per_layer": family.norms,
         "provenance": {"source": f"config.json of {name}", "as_of": as_of},
         **_bounded_sampling(source),
         **attention(config, kind, family),
         **linear_attention(config, family),
         **feed_forward(source, config, family),
         **window(config, kind),
+        **window_heads(config, kind),
         **towers(source.data, kind, config.need("hidden_size")),
     }
     if wide := kept_wide(excluded_modules(quantization_of(source, config)), data):

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from hisearch.specs.base import Count, EngineName, Evidence, NonNegative, Positive, Strict
+from hisearch.specs.base import Count, DType, EngineName, Evidence, NonNegative, NonNegativeInt, Positive, Strict
 from hisearch.specs.versions import compiles_engine, precedes, version_key
 
 #: An A100 holds 1,305 MHz of its 1,410 at its power limit in HPL, the clock of NVIDIA's Rpeak
@@ -141,6 +141,16 @@ class DecodeTerms(LawTerms):
     cache_speedup: Annotated[float, Field(ge=1)] = Field(description="How much faster they were.")
 
 
+class HeadLaws(Strict):
+    """Attention of models whose layers have heads of several widths, for which engines have other kernels."""
+
+    head_dim: Count = Field(description="Width of a key.")
+    window_tokens: NonNegativeInt = Field(0, description="Window of the measurements; 0: full attention.")
+    kv_dtype: DType = Field(description="Format of the KV cache.")
+    prefill: PrefillTerms = Field(description="Prompt chunks.")
+    decode: DecodeTerms = Field(description="New tokens.")
+
+
 class MoeTerms(LawTerms):
     """Routed experts of a layer: permutation, two grouped products, activation, weighted sum."""
 
@@ -264,6 +274,10 @@ class LawsSpec(Strict):
     )
     prefill_attention: dict[str, PrefillTerms] = Field(description="By format of the KV cache.")
     decode_attention: dict[str, DecodeTerms] = Field(description="By format of the KV cache.")
+    other_heads: list[HeadLaws] = Field(
+        default_factory=list,
+        description="Of models with `window_heads` alone, for layers of such a width, with or without a window.",
+    )
     mixed_attention: MixedTerms | None = Field(
         None, description="Of decodes in steps with prompts; where absent they take what they do by themselves."
     )

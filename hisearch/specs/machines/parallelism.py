@@ -130,9 +130,11 @@ def split_problems(model: ModelSpec, split: Parallelism) -> Iterator[SplitProble
             "pipeline_parallel", f"pipeline_parallel {split.pipeline} exceeds the {model.layers} layers of the model"
         )
     yield from _uneven("tensor_parallel", tensor, {"attention_heads": model.attention_heads})
-    if model.attention == "gqa" and model.kv_heads % tensor and tensor % model.kv_heads:
-        message = f"tensor_parallel {tensor} neither divides kv_heads {model.kv_heads} nor is a multiple of it"
-        yield SplitProblem("tensor_parallel", message)
+    if model.attention == "gqa":
+        yield from _uneven_kv_heads(tensor, "kv_heads", model.kv_heads)
+    if (windowed := model.window_heads) is not None:
+        yield from _uneven("tensor_parallel", tensor, {"window_heads.attention_heads": windowed.attention_heads})
+        yield from _uneven_kv_heads(tensor, "window_heads.kv_heads", windowed.kv_heads)
     moe, linear = model.moe, model.linear_attention
     # Attention groups share the FFNs: of these the width is that of all groups together.
     key, width = "tensor_parallel", "tensor_parallel"
@@ -150,6 +152,12 @@ def split_problems(model: ModelSpec, split: Parallelism) -> Iterator[SplitProble
     if linear is not None:
         heads = {"key_heads": linear.key_heads, "value_heads": linear.value_heads}
         yield from _uneven("tensor_parallel", tensor, {f"linear_attention.{name}": n for name, n in heads.items()})
+
+
+def _uneven_kv_heads(tensor: int, what: str, kv_heads: int) -> Iterator[SplitProblem]:
+    if kv_heads % tensor and tensor % kv_heads:
+        message = f"tensor_parallel {tensor} neither divides {what} {kv_heads} nor is a multiple of it"
+        yield SplitProblem("tensor_parallel", message)
 
 
 def _uneven(key: str, ranks: int, sizes: dict[str, int], name: str = "") -> Iterator[SplitProblem]:

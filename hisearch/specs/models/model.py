@@ -44,6 +44,21 @@ class LinearAttentionSpec(Strict):
     conv_kernel: Count = Field(4, description="Tokens under the short convolution of queries, keys and values.")
 
 
+class WindowHeadsSpec(Strict):
+    """Heads of layers with a sliding window, where they are others than those of layers with full attention."""
+
+    attention_heads: Count = Field(description="Query heads.")
+    kv_heads: Count = Field(description="Key and value heads.")
+    head_dim: Count = Field(description="Width of a query or key.")
+    value_head_dim: NonNegativeInt = Field(0, description="Width of a value; 0: head_dim.")
+
+    @model_validator(mode="after")
+    def _check(self) -> WindowHeadsSpec:
+        if self.attention_heads % self.kv_heads:
+            raise ValueError(f"attention_heads {self.attention_heads} is not a multiple of kv_heads {self.kv_heads}")
+        return self
+
+
 class MoeSpec(Strict):
     """Mixture-of-experts FFN layers."""
 
@@ -52,6 +67,11 @@ class MoeSpec(Strict):
     expert_intermediate_size: Count = Field(description="FFN width of one routed expert.")
     shared_experts: NonNegativeInt = Field(0, description="Experts that every token uses.")
     shared_intermediate_size: NonNegativeInt = Field(0, description="Total width of the shared experts' FFN.")
+    shared_apart: bool = Field(
+        default=False,
+        description="The shared experts' output is normalised by itself (Gemma 4): engines run them before the routed "
+        "ones, and tensor-parallel ranks add up both.",
+    )
     leading_dense_layers: NonNegativeInt = Field(0, description="First layers that keep a dense FFN.")
     router_dtype: Literal["bf16", "fp32"] = Field(
         "bf16", description="Format in which engines multiply by the router; fp32 runs without tensor cores."
@@ -73,6 +93,8 @@ class MoeSpec(Strict):
 MatrixName = Literal[
     "qkv_proj",
     "o_proj",
+    "window_qkv_proj",
+    "window_o_proj",
     "q_proj",
     "q_up_proj",
     "qkv_down_proj",
@@ -118,11 +140,20 @@ class ModelSpec(Strict):
         description="Ids of other published checkpoints for which all of this holds too. `size`, `run` and `observe` "
         "find the model by them.",
     )
+    architecture: str = Field(
+        "", description="model_type of its config.json, where engines keep windows by it; absent: by what is below."
+    )
     layers: Count = Field(description="Decoder layers.")
     hidden_size: Count = Field(description="Width of the residual stream.")
     attention_heads: Count = Field(description="Query heads.")
     kv_heads: Count = Field(description="Key and value heads; attention_heads where attention is not grouped.")
     head_dim: Count = Field(description="Width of a head.")
+    value_head_dim: NonNegativeInt = Field(0, description="Width of a value, with attention gqa; 0: head_dim.")
+    values_are_keys: bool = Field(
+        default=False,
+        description="Layers with full attention project to keys alone, which are their values too (Gemma 4). Engines "
+        "multiply twice and cache both.",
+    )
     intermediate_size: NonNegativeInt = Field(description="Dense FFN width; 0 where every layer is MoE.")
     vocab_size: Count = Field(description="Rows of the embedding and the LM head.")
     gated_ffn: bool = Field(True, description="Three matrices (gate, up, down) rather than two.")
@@ -135,6 +166,11 @@ class ModelSpec(Strict):
     attention_output_gate: bool = Field(
         default=False, description="Attention's output is gated by a projection as wide as the queries (Qwen3.5)."
     )
+    attention_head_gate: bool = Field(
+        default=False, description="Attention's output is gated by one number for each head (Step-3.5)."
+    )
+    norms_per_layer: Count = Field(2, description="Norms of the residual stream's width in a layer; 4 in Gemma 3.")
+    logit_softcap: bool = Field(default=False, description="Logits pass through a scaled tanh (Gemma 4).")
     qk_norm_per_layer: bool = Field(
         default=False,
         description="Queries and keys are normalised over all heads of a layer (MiniMax-M2): tensor-parallel ranks add "
@@ -149,8 +185,13 @@ class ModelSpec(Strict):
     moe: MoeSpec | None = Field(None, description="Absent for a dense model.")
     sliding_window_tokens: NonNegativeInt = Field(0, description="Attention window; 0: full attention in every layer.")
     sliding_window_layer_fraction: Fraction = Field(0.5, description="Share of layers that use the window.")
+    window_heads: WindowHeadsSpec | None = Field(
+        None, description="Heads of the layers with a window; absent where they are those of the others."
+    )
     attention_sinks: bool = Field(
-        default=False, description="Softmax has a learned sink for each head (gpt-oss), which takes other kernels."
+        default=False,
+        description="Softmax has a learned sink for each head (gpt-oss; MiMo-V2 in layers with a window), which takes "
+        "other kernels.",
     )
     windows_are_chunks: bool = Field(
         default=False,
@@ -184,6 +225,12 @@ class ModelSpec(Strict):
             raise ValueError(f"attention_heads {self.attention_heads} is not a multiple of kv_heads {self.kv_heads}")
         if (self.attention == "mla") != (self.mla is not None):
             raise ValueError("attention: mla needs an mla section, and only then")
+        if self.mla is not None and (self.value_head_dim or self.values_are_keys):
+            raise ValueError("value_head_dim and values_are_keys belong to attention gqa")
+        if self.values_are_keys and self.value_head_dim not in (0, self.head_dim):
+            raise ValueError("values_are_keys needs values as wide as keys")
+        if self.window_heads is not None and (self.mla is not None or not self.sliding_window_tokens):
+            raise ValueError("window_heads needs attention gqa and sliding_window_tokens")
         if self.sparse_attention is not None and (self.mla is None or not self.mla.q_lora_rank):
             raise ValueError(
                 "sparse_attention needs an mla section with a q_lora_rank, of which its indexer's queries are made"
