@@ -11,7 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.specs.machines.laws import LinearTerms
+from hisearch.specs.machines.laws import LawsSpec, LinearTerms
+
+
+def linear_law(laws: LawsSpec, kind: str) -> LinearTerms | None:
+    """The law of prompts in layers of ``kind`` (``LinearAttentionSpec.kind``); None where none is fitted."""
+    return laws.linear_attention.get("bf16") if kind == "gated_delta" else None
 
 
 def serial_s(terms: LinearTerms, longest: F8) -> F8:
