@@ -60,7 +60,7 @@ SHARED_STREAM_TOKENS = 256
 QUANTISED_SEPARATELY = frozenset({"qkv_proj", "o_proj", "gate_up_proj", "down_proj"})
 
 #: Products whose widths may lie outside the tables: each takes a few microseconds.
-SMALL = frozenset({"router", "linear_scalar_proj"})
+SMALL = frozenset({"router", "linear_scalar_proj", "linear_decay_proj", "linear_gate_proj"})
 
 
 @dataclass(frozen=True)
