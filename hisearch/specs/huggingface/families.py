@@ -60,7 +60,7 @@ FAMILIES = {
     "deepseek_v2": Family("deepseek", mla=True), "deepseek_v3": Family("deepseek", mla=True),
     "kimi_k2": Family("deepseek", mla=True), "deepseek_v32": Family("deepseek", mla=True, sparse=True),
     "glm_moe_dsa": Family("deepseek", mla=True, sparse=True),
-    "kimi_linear": Family("kimi", mla=True, states="kda"), "nemotron_h": Family(states="mamba2", single_router=True),
+    "kimi_linear": Family("kimi", mla=True, states="kda"), "nemotron_h": Family(states="mamba2"),
 }  # fmt: skip
 
 #: Every head has KV of its own where ``num_key_value_heads`` is left out; other classes have numbers of their own.
