@@ -36,6 +36,8 @@ UNGATED_HIDDEN, UNGATED_TOPK = (2688,), 22
 
 #: Kernel of prompts in linear attention, without the convolution before it.
 DELTA_RULE = "chunk_gated_delta_rule"
+#: Kernels of Kimi Delta Attention for prompts: SGLang's in Triton, and FlashKDA, which vLLM takes.
+KDA_KERNELS = ("chunk_kda", "flashkda_fwd")
 
 #: Model whose router is limited to groups of experts (DeepSeek V3): hidden size, experts, experts per token. The
 #: collector's synthetic scores tie over groups: most tokens fall on half of the experts (16 tokens on 256 take as long
@@ -69,6 +71,7 @@ def read_aiconfigurator(data: Path, system: str, engine: str) -> Tables:
         "mla_decode": ("mla", "generation_mla_perf", _mla_decode),
         "moe": ("moe", "moe_perf", _moe),
         "linear_attention": ("linear_attention", "gdn_perf", _linear),
+        "kda": ("kda", "kda_perf", _kda),
     }
     frames, sources = {}, {}
     if engine in PREFILLS_IN_LATENT_SPACE:
@@ -179,6 +182,12 @@ def _moe(frame: pd.DataFrame) -> pd.DataFrame:
 def _linear(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame[(frame["phase"] == "context") & frame["source"].str.contains(DELTA_RULE)]
     return _table(frame.assign(dtype="bf16", new_tokens=frame["seq_len"]), "linear_attention")
+
+
+def _kda(frame: pd.DataFrame) -> pd.DataFrame:
+    """The chunked rule alone: tables of vLLM's convolution show the host, half a millisecond whatever the prompt."""
+    frame = frame[(frame["phase"] == "context") & frame["source"].isin(KDA_KERNELS)]
+    return _table(frame.assign(dtype="bf16", new_tokens=frame["seq_len"]), "kda")
 
 
 def read_experts(data: Path, system: str, engine: str, version: str) -> tuple[pd.DataFrame, str]:

@@ -279,6 +279,7 @@ _FITS: Mapping[str, Fits] = {
     "mla_decode": _by_kv(families.decode),
     "moe": _by_format(families.moe),
     "linear_attention": lambda rows, dtype, target, source: families.linear(rows, source),
+    "kda": lambda rows, dtype, target, source: families.linear(rows, source),
 }
 
 

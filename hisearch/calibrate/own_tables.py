@@ -9,6 +9,7 @@ A folder with any of these files, CSV or parquet, one row per measurement, ``lat
     moe                dtype, tokens, hidden, width (an expert's, on a rank), per_token, experts, sets, routing (even or
                        skewed)
     linear_attention   dtype, batch, new_tokens, value_heads (of a rank): prompts, heads of 128 x 128
+    kda                likewise, of Kimi Delta Attention without its convolution
     sparse_attention   model (a name of the catalogue), dtype (of the weights), kv_dtype, phase (prefill or decode),
                        batch, new_tokens, cached_tokens, heads (of a rank): whole attention blocks, products included
     collectives        collective (all_reduce, all_gather, reduce_scatter, all_to_all), ranks, payload_bytes

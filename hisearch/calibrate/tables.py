@@ -16,6 +16,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "mla_decode": ("kv_dtype", "batch", "context_tokens", "heads", "kv_heads", "head_dim"),
     "moe": ("dtype", "tokens", "hidden", "width", "per_token", "experts", "sets", "routing"),
     "linear_attention": ("dtype", "batch", "new_tokens", "value_heads"),
+    "kda": ("dtype", "batch", "new_tokens", "value_heads"),
     "sparse_attention": (
         "model", "dtype", "kv_dtype", "phase", "batch", "new_tokens", "cached_tokens", "heads",
     ),

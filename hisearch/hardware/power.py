@@ -98,7 +98,7 @@ def plan_power(
         shares += [(ffn.host, ffn.accelerators / ffn.host.accelerators)] if ffn.host is not None else []
         saving_w += _standby_saving_w(ffn.accelerator) * ffn.accelerators / split.ranks
         # A dense FFN's results are reduced among the accelerators that it is split over.
-        dense_layers = model.layers if model.moe is None else min(model.moe.leading_dense_layers, model.layers)
+        dense_layers = model.ffn_count if model.moe is None else min(model.moe.leading_dense_layers, model.ffn_count)
         dense = dense_layers * all_gather_volume(1.0, ffn.groups) * ffn.groups
         peer_j += dense * _ACTIVATION_BYTES * model.hidden_size * ffn.accelerator.peer_link.energy_j_per_byte
     after_s = [
@@ -145,9 +145,9 @@ def _peer_bytes_per_token(split: Parallelism, model: ModelSpec, *, apart: bool) 
     reduced = all_reduce_volume(1.0, split.tensor) * payload * split.tensor
     layers = (model.layers + 1) * reduced
     if split.attention_data > 1:
-        layers += model.layers * 2 * all_gather_volume(1.0, split.stage_ranks) * payload * split.stage_ranks
+        layers += model.ffn_count * 2 * all_gather_volume(1.0, split.stage_ranks) * payload * split.stage_ranks
     elif not apart:
-        layers += model.layers * reduced
+        layers += model.ffn_count * reduced
     return layers + (split.pipeline - 1) * payload
 
 

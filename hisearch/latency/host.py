@@ -55,7 +55,7 @@ from hisearch.specs.versions import compiles_engine
 #: Kernels of a layer's parts, operators that Python dispatches for them, and products among them.
 GQA, MLA, LINEAR = (6, 8, 2), (13, 20, 4), (10, 45, 2)
 FFN, ROUTED, SHARED = (4, 4, 2), (5, 18, 0), (4, 4, 2)
-ALL_REDUCE_KERNELS, GROUP_KERNELS = 2, 2
+GROUP_KERNELS = 2
 #: Launches of a layer under piecewise CUDA graphs: a piece, KV write, attention, and their Python work.
 PIECE_KERNELS = 4
 #: Engines with piecewise CUDA graphs for steps with prompts: vLLM (``FULL_AND_PIECEWISE``, its default since 0.11).
@@ -104,15 +104,16 @@ def launches_of(
         graph_batches: rising; empty: graphs hold decode steps of any size.
     """
     experts, linear = moe_layers(model), linear_layers(model)
-    dense, softmax = model.layers - experts, model.layers - linear
+    dense, softmax = model.ffn_count - experts, model.layers - linear
     shared = model.moe is not None and model.moe.shared_experts > 0
     parts = [(softmax, MLA if model.mla is not None else GQA), (linear, LINEAR), (dense, FFN)]
     choice = model.moe.choice_operators - 1 if model.moe is not None else 0
     parts += [(experts, ROUTED), (experts * shared, SHARED), (experts, (choice, choice, 0))]
     quantises = (weight_dtype or model.weight_dtype) in QUANTISED
-    exchanges = ALL_REDUCE_KERNELS * (split.tensor > 1) + GROUP_KERNELS * (split.attention_data > 1)
+    exchanges = (model.layers + model.ffn_count) * (split.tensor > 1)
+    exchanges += GROUP_KERNELS * model.ffn_count * (split.attention_data > 1)
     kernels, operators = (
-        model.layers * exchanges + sum(layers * (counts[which] + quantises * counts[2]) for layers, counts in parts)
+        exchanges + sum(layers * (counts[which] + quantises * counts[2]) for layers, counts in parts)
         for which in (0, 1)
     )
     pieces = model.layers * PIECE_KERNELS if engine in IN_PIECES else operators

@@ -40,7 +40,16 @@ from hisearch.latency.parameters import (
     wide_dtype,
     window_layer_kv_bytes_per_token,
 )
-from hisearch.latency.sharding import Shard, dense_layers, index_layers, linear_layers, moe_layers, window_layers
+from hisearch.latency.recurrent import chunk_flops, mixed_width, value_width
+from hisearch.latency.sharding import (
+    Shard,
+    cached_layers,
+    dense_layers,
+    expert_hidden,
+    index_layers,
+    moe_layers,
+    window_layers,
+)
 from hisearch.specs.base import DTYPE_BYTES, DType
 from hisearch.specs.models.model import ModelSpec
 
@@ -49,9 +58,6 @@ ACTIVATION_BYTES = 2.0
 
 #: Bytes of a token's two sums of squares, of queries and of keys, which ranks add up (``qk_norm_per_layer``).
 NORM_SUMS_BYTES = 8.0
-
-#: Tokens of a chunk of the gated delta rule's parallel form.
-LINEAR_CHUNK_TOKENS = 64
 
 #: Bytes of 16-bit logits that a soft cap reads and writes, per vocabulary entry: divide, tanh, multiply (``forward`` of
 #: vLLM's ``LogitsProcessor``).
@@ -195,7 +201,7 @@ def _linear_states(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator
     linear = model.linear_attention
     if linear is None:
         return []
-    state = part.linear_value_heads * linear.key_head_dim * linear.value_head_dim
+    state = value_width(linear, part) * linear.key_head_dim
     moved = 2.0 * state * DTYPE_BYTES[linear.state_dtype]
     return [Operator("linear_state", "elementwise", dtype, linear.layers, 0.0, moved)]
 
@@ -222,7 +228,7 @@ def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType, *, rereads_w
             scored = 2.0 * sparse.index_heads * sparse.index_head_dim * index_layers(model) / model.layers
             index = IndexShape(sparse.topk, scored, with_index - kv_bytes)
     shape = AttentionShape(
-        full_layers=model.layers - linear_layers(model) - windowed,
+        full_layers=cached_layers(model) - windowed,
         window_layers=windowed,
         window_tokens=model.sliding_window_tokens,
         kv_bytes_per_token=kv_bytes,
@@ -259,7 +265,7 @@ def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType) -> Operator
     return Operator(
         name=matrix.name,
         family="gemm",
-        dtype=compute_dtype if matrix.takes(weight_dtype) else matrix.wide(weight_dtype),
+        dtype=compute_dtype if matrix.takes(weight_dtype) else matrix.other(weight_dtype),
         layers=matrix.layers,
         flops_per_unit=2.0 * uses * matrix.inputs * matrix.outputs,
         bytes_per_unit=uses * (matrix.inputs + matrix.outputs) * ACTIVATION_BYTES,
@@ -273,19 +279,24 @@ def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType) -> Operator
 
 
 def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Operator]:
-    """Memory-bound operators: two norms with residual (both streams in and out), rotary and KV write, activation."""
+    """Memory-bound operators: norms with residual (both streams in and out), rotary and KV write, activation."""
     dtype, apart = wide_dtype(weight_dtype), window_layers(model) if model.window_heads is not None else 0
     if model.mla is None:
-        rotated = _rotated(full_heads(model, part))
+        rotated = _rotated(model, full_heads(model, part))
     else:
-        rotated = part.heads * model.mla.qk_rope_head_dim + model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
+        rotated = part.heads * model.mla.qk_rope_head_dim * model.rotary_embedding
+        rotated += model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
     widths: list[tuple[str, int, float]] = [
         ("embedding", 1, 2 * model.hidden_size),
-        ("norms", model.norms_per_layer * model.layers, 4 * model.hidden_size),
-        ("rotary_kv_write", model.layers - linear_layers(model) - apart, 2 * rotated),
+        ("norms", model.norm_count, 4 * model.hidden_size),
+        ("rotary_kv_write", cached_layers(model) - apart, 2 * rotated),
     ]
     if apart:
-        widths.append(("window_rotary_kv_write", apart, 2 * _rotated(window_heads(model, part))))
+        widths.append(("window_rotary_kv_write", apart, 2 * _rotated(model, window_heads(model, part))))
+    if model.mla is not None and model.attention_output_gate:
+        widths.append(("attention_gate", cached_layers(model), 3 * part.heads * model.mla.v_head_dim))
+    if model.residual_block_layers:
+        widths.append(("residual_blocks", 1, residual_blocks_read(model) * model.hidden_size))
     split = part.parallelism
     if dense_layers(model):
         widths.append(("activation", dense_layers(model), 3 * part.intermediate * split.ffn_groups))
@@ -293,7 +304,9 @@ def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Ope
         uses = model.moe.experts_per_token * split.attention_data / split.expert
         shared = part.shared_intermediate * split.ffn_groups
         widths.append(("expert_activation", moe_layers(model), 3 * (uses * part.expert_intermediate + shared)))
-        widths.append(("expert_gather", moe_layers(model), 2 * uses * model.hidden_size))
+        widths.append(("expert_gather", moe_layers(model), 2 * uses * expert_hidden(model)))
+        if model.moe.latent_norm:
+            widths.append(("latent_norm", moe_layers(model), 2 * model.moe.latent_size))
         # A single operator is part of what tables of experts measure.
         if (single := model.moe.choice_operators - 1) > 0:
             widths.append(("expert_choice", single * moe_layers(model), 2 * model.moe.experts))
@@ -301,24 +314,36 @@ def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Ope
     return [*operators, *_linear_mixing(model, part, dtype)]
 
 
-def _rotated(heads: LayerHeads) -> int:
-    """Elements of a token's queries, keys and values."""
-    return heads.heads * heads.key_dim + heads.kv_elements
+def _rotated(model: ModelSpec, heads: LayerHeads) -> int:
+    """Elements of a token's queries, where they are rotated, and of its keys and values."""
+    return heads.heads * heads.key_dim * model.rotary_embedding + heads.kv_elements
+
+
+def residual_blocks(model: ModelSpec) -> int:
+    """Blocks of attention residuals that a token carries to the end of the model; 0 without them."""
+    return -(-model.layers // model.residual_block_layers) if model.residual_block_layers else 0
+
+
+def residual_blocks_read(model: ModelSpec) -> int:
+    """Vectors of former blocks that a token's pass reads besides its residual stream, in all layers and at the end.
+
+    Each mixer attends to the blocks before its layer, each FFN to its own as well. Source: vLLM 0.33.0,
+    ``models/kimi_k3/nvidia/model.py: KimiDecoderLayer``.
+    """
+    size = model.residual_block_layers
+    if not size:
+        return 0
+    before = sum(-(-layer // size) + layer // size + 1 for layer in range(model.layers))
+    return before + residual_blocks(model)
 
 
 def _linear_mixing(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator]:
-    """Convolution, gating and the gated delta rule of linear attention, by tokens.
-
-    In chunks of C tokens a head of widths k and v takes, per token, 3 products with the state (2 k v FLOPs each) and
-    those within the chunk (2 C (2 k + 2 v)): Yang et al., "Gated Delta Networks" (arXiv 2412.06464), section 3.3.
-    """
+    """Convolution, gating and the chunks of layers with a recurrent state, by tokens (``latency.recurrent``)."""
     linear = model.linear_attention
     if linear is None:
         return []
-    key, value, heads = linear.key_head_dim, linear.value_head_dim, part.linear_value_heads
-    flops = heads * (6.0 * key * value + 4.0 * LINEAR_CHUNK_TOKENS * (key + value))
-    widths = 2 * part.linear_key_heads * key + 2 * heads * value
+    flops, moved = chunk_flops(linear, part), 2 * mixed_width(linear, part) * ACTIVATION_BYTES
     return [
-        Operator("linear_convolution", "elementwise", dtype, linear.layers, 0.0, 2 * widths * ACTIVATION_BYTES),
-        Operator("linear_attention", "elementwise", dtype, linear.layers, flops, 2 * widths * ACTIVATION_BYTES),
+        Operator("linear_convolution", "elementwise", dtype, linear.layers, 0.0, moved),
+        Operator("linear_attention", "elementwise", dtype, linear.layers, flops, moved),
     ]

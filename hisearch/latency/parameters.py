@@ -7,13 +7,17 @@ Biases and the norms of queries and keys are left out (below 0.01 % of the param
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from hisearch.latency.heads import LayerHeads, full_heads, window_heads
+from hisearch.latency.recurrent import projections
 from hisearch.latency.sharding import (
     Parallelism,
     Shard,
+    cached_layers,
     dense_layers,
+    expert_hidden,
     index_layers,
     linear_layers,
     moe_layers,
@@ -39,6 +43,7 @@ class Matrix:
     Dense matrices have one of one. ``routed``: tokens choose among the copies, of which a rank may hold just one.
     ``token_groups`` attention groups send their tokens through it. ``quantised``: False where it always stays wide.
     ``wide_in``: checkpoint formats in which it stays in 16 bits too. ``single``: kept and multiplied in 32 bits.
+    ``formats``: by checkpoint format, another one that it has.
     """
 
     name: str
@@ -53,18 +58,19 @@ class Matrix:
     routed: bool = False
     wide_in: frozenset[DType] = frozenset()
     single: bool = False
+    formats: Mapping[DType, DType] = field(default_factory=dict)
 
     def takes(self, weight_dtype: DType) -> bool:
-        """Whether it has the format of a checkpoint in ``weight_dtype``; else that of ``wide``."""
-        return self.quantised and weight_dtype not in self.wide_in
+        """Whether it has the format of a checkpoint in ``weight_dtype``; else that of ``other``."""
+        return self.quantised and weight_dtype not in self.wide_in and weight_dtype not in self.formats
 
-    def wide(self, weight_dtype: DType) -> DType:
+    def other(self, weight_dtype: DType) -> DType:
         """Its format where it does not take that of the checkpoint."""
-        return "fp32" if self.single else wide_dtype(weight_dtype)
+        return "fp32" if self.single else self.formats.get(weight_dtype, wide_dtype(weight_dtype))
 
     def element_bytes(self, weight_dtype: DType) -> float:
         """Bytes of an element in a checkpoint in ``weight_dtype``, scales included."""
-        return element_bytes(weight_dtype) if self.takes(weight_dtype) else DTYPE_BYTES[self.wide(weight_dtype)]
+        return element_bytes(weight_dtype if self.takes(weight_dtype) else self.other(weight_dtype))
 
     @property
     def elements(self) -> int:
@@ -119,8 +125,11 @@ def weight_bytes_per_rank(model: ModelSpec, split: int | Parallelism, weight_dty
     stages = part.parallelism.pipeline
     wide = DTYPE_BYTES[wide_dtype(weight_dtype)]
     total = sum(m.elements * m.element_bytes(weight_dtype) for m in matrices(model, part))
-    tables = 1 if model.tie_word_embeddings or stages > 1 else 2
-    return (total + wide * _norm_elements(model)) / stages + wide * tables * part.vocab * model.hidden_size
+    head = lm_head(model, part)
+    tables = wide * head.elements
+    if not model.tie_word_embeddings and stages == 1:
+        tables += head.elements * head.element_bytes(weight_dtype)
+    return (total + wide * _norm_elements(model)) / stages + tables
 
 
 def redundant_expert_bytes_per_rank(
@@ -180,7 +189,7 @@ def kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_d
     part = shard(model, split)
     if (windowed := window_layers(model)) == model.layers and windowed:
         return windowed / part.parallelism.pipeline * window_layer_kv_bytes_per_token(model, part, kv_dtype)
-    layers = (model.layers - linear_layers(model) - _dropping_layers(model)) / part.parallelism.pipeline
+    layers = (cached_layers(model) - _dropping_layers(model)) / part.parallelism.pipeline
     return layers * layer_kv_bytes_per_token(model, part, kv_dtype)
 
 
@@ -226,7 +235,7 @@ def _dropping_layers(model: ModelSpec) -> int:
 
 
 def _norm_elements(model: ModelSpec) -> int:
-    return (model.norms_per_layer * model.layers + 1) * model.hidden_size
+    return (model.norm_count + 1) * model.hidden_size
 
 
 def _copied_elements(model: ModelSpec) -> int:
@@ -238,24 +247,32 @@ def _copied_elements(model: ModelSpec) -> int:
 
 
 def attention_matrices(model: ModelSpec, part: Shard) -> list[Matrix]:
-    """The matrices of attention that one rank holds."""
-    return _kept(model, _grouped(model, part) if model.mla is None else _mla(model, model.mla, part))
+    """The matrices of attention, or of what mixes tokens in its place, that one rank holds."""
+    softmax = _grouped(model, part) if model.mla is None else _mla(model, model.mla, part)
+    return _kept(model, [*softmax, *_linear_attention(model, part)])
 
 
 def _kept(model: ModelSpec, unmarked: list[Matrix]) -> list[Matrix]:
-    """``unmarked`` matrices with ``wide_in`` set, the checkpoint formats in which they stay in 16 bits."""
-    if not model.kept_wide:
+    """``unmarked`` matrices with ``wide_in`` and ``formats`` set: by checkpoint format, where they have others."""
+    if not model.kept_wide and not model.mixed_formats:
         return unmarked
+    names: dict[DType, dict[str, DType]] = {
+        dtype: {str(name): other for name, other in own.items()} for dtype, own in model.mixed_formats.items()
+    }
     return [
-        replace(matrix, wide_in=frozenset(dtype for dtype, kept in model.kept_wide.items() if matrix.name in kept))
+        replace(
+            matrix,
+            wide_in=frozenset(dtype for dtype, kept in model.kept_wide.items() if matrix.name in kept),
+            formats={dtype: own[matrix.name] for dtype, own in names.items() if matrix.name in own},
+        )
         for matrix in unmarked
     ]
 
 
 def _grouped(model: ModelSpec, part: Shard) -> list[Matrix]:
-    layers = model.layers - linear_layers(model)
+    layers = cached_layers(model)
     if model.window_heads is None:
-        return [*_projections(model, "", full_heads(model, part), layers), *_linear_attention(model, part)]
+        return _projections(model, "", full_heads(model, part), layers)
     windowed = window_layers(model)
     return [
         *_projections(model, "", full_heads(model, part), layers - windowed),
@@ -279,19 +296,13 @@ def _projections(model: ModelSpec, prefix: str, heads: LayerHeads, layers: int) 
 
 
 def _linear_attention(model: ModelSpec, part: Shard) -> list[Matrix]:
-    """Projections to queries, keys, values and output gates; to two scalars per head, in 16 bits; and back.
-
-    All are split by head.
-    """
+    """Projections of the layers with a recurrent state."""
     linear = model.linear_attention
     if linear is None:
         return []
-    keys, values = part.linear_key_heads * linear.key_head_dim, part.linear_value_heads * linear.value_head_dim
-    scalars = 2 * part.linear_value_heads
     return [
-        Matrix("linear_in_proj", model.hidden_size, 2 * keys + 2 * values, linear.layers),
-        Matrix("linear_scalar_proj", model.hidden_size, scalars, linear.layers, quantised=False),
-        Matrix("linear_out_proj", values, model.hidden_size, linear.layers),
+        Matrix(name, inputs, outputs, linear.layers, quantised=quantised)
+        for name, inputs, outputs, quantised in projections(linear, part, model.hidden_size)
     ]
 
 
@@ -300,9 +311,10 @@ def _mla(model: ModelSpec, mla: MlaSpec, part: Shard) -> list[Matrix]:
 
     All engines fuse the down-projections of queries and keys.
     """
-    hidden, layers = model.hidden_size, model.layers
+    hidden, layers, values = model.hidden_size, cached_layers(model), part.heads * mla.v_head_dim
     query = part.heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
     kept = mla.kv_lora_rank + mla.qk_rope_head_dim
+    gates = [Matrix("attention_gate_proj", hidden, values, layers)] if model.attention_output_gate else []
     if mla.q_lora_rank:
         down = [
             Matrix("qkv_down_proj", hidden, mla.q_lora_rank + kept, layers),
@@ -314,7 +326,8 @@ def _mla(model: ModelSpec, mla: MlaSpec, part: Shard) -> list[Matrix]:
         *down,
         *_indexer(model, mla),
         Matrix("kv_up_proj", mla.kv_lora_rank, part.heads * (mla.qk_nope_head_dim + mla.v_head_dim), layers),
-        Matrix("o_proj", part.heads * mla.v_head_dim, hidden, layers),
+        *gates,
+        Matrix("o_proj", values, hidden, layers),
     ]
 
 
@@ -346,14 +359,20 @@ def _moe_ffn(model: ModelSpec, part: Shard) -> list[Matrix]:
     moe, layers, hidden = model.moe, moe_layers(model), model.hidden_size
     if moe is None or not layers:
         return []
-    up, counts = _up_factor(model), (part.experts, moe.experts_per_token)
+    up, counts, inner = _up_factor(model), (part.experts, moe.experts_per_token), expert_hidden(model)
     groups, ranks = part.parallelism.attention_data, part.parallelism.expert
     routed = functools.partial(Matrix, expert_ranks=ranks, token_groups=groups, routed=True)
     layer_matrices = [
         Matrix("router", hidden, moe.experts, layers, quantised=False, single=moe.router_dtype == "fp32"),
-        routed("experts_gate_up_proj", hidden, up * part.expert_intermediate, layers, *counts),
-        routed("experts_down_proj", part.expert_intermediate, hidden, layers, *counts),
+        routed("experts_gate_up_proj", inner, up * part.expert_intermediate, layers, *counts),
+        routed("experts_down_proj", part.expert_intermediate, inner, layers, *counts),
     ]
+    if moe.latent_size:
+        # Whole on every rank, for its own tokens.
+        layer_matrices += [
+            Matrix("latent_down_proj", hidden, inner, layers),
+            Matrix("latent_up_proj", inner, hidden, layers),
+        ]
     if part.shared_intermediate:
         together = part.parallelism.ffn_groups
         layer_matrices += [
@@ -364,8 +383,8 @@ def _moe_ffn(model: ModelSpec, part: Shard) -> list[Matrix]:
 
 
 def lm_head(model: ModelSpec, part: Shard) -> Matrix:
-    """The LM head, split over the vocabulary; it stays wide."""
-    return Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)
+    """The LM head, split over the vocabulary; it stays wide, but where a checkpoint mixes formats."""
+    return _kept(model, [Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)])[0]
 
 
 def _up_factor(model: ModelSpec) -> int:

@@ -59,12 +59,17 @@ class Shard:
 
 def dense_layers(model: ModelSpec) -> int:
     """Layers with a dense FFN."""
-    return model.layers if model.moe is None else min(model.moe.leading_dense_layers, model.layers)
+    return model.ffn_count if model.moe is None else min(model.moe.leading_dense_layers, model.ffn_count)
 
 
 def moe_layers(model: ModelSpec) -> int:
     """Layers with routed experts."""
-    return model.layers - dense_layers(model)
+    return model.ffn_count - dense_layers(model)
+
+
+def expert_hidden(model: ModelSpec) -> int:
+    """Width of what goes into a routed expert and comes out: of the latent, where there is one."""
+    return model.moe.latent_size or model.hidden_size if model.moe is not None else model.hidden_size
 
 
 def window_layers(model: ModelSpec) -> int:
@@ -75,6 +80,11 @@ def window_layers(model: ModelSpec) -> int:
 def linear_layers(model: ModelSpec) -> int:
     """Layers with linear attention, which keep a state instead of a KV cache."""
     return model.linear_attention.layers if model.linear_attention is not None else 0
+
+
+def cached_layers(model: ModelSpec) -> int:
+    """Layers with attention, which keep a KV cache."""
+    return model.layers - linear_layers(model)
 
 
 def index_layers(model: ModelSpec) -> int:

@@ -64,6 +64,12 @@ PUBLISHED = {
     "llama-4-maverick": (400.0, 17.0),
     "mimo-v2-flash": (309.0, 15.0),
     "step-3.7-flash": (196.0, 11.0),
+    "kimi-k3": (2800.0, 104.0),
+    "kimi-linear-48b-a3b": (49.0, 3.1),  # its card rounds to 48 and 3
+    "nemotron-3-nano-30b-a3b": (31.6, 3.6),
+    "nemotron-3-super-120b-a12b": (120.6, 12.7),
+    "nemotron-3-ultra-550b-a55b": (550.0, 55.0),
+    "nemotron-3.5-lightning-30b-a3b": (31.6, 3.6),
 }
 
 
@@ -84,14 +90,15 @@ def attention_parameters(model: ModelSpec) -> int:
         return model.hidden_size * (queries + keys_and_values + model.attention_heads * value)
     mla, heads = model.mla, model.attention_heads
     query_width = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
-    query = model.hidden_size * mla.q_lora_rank + mla.q_lora_rank * query_width
+    query = (model.hidden_size + query_width) * mla.q_lora_rank or model.hidden_size * query_width
+    gate = heads * mla.v_head_dim * model.hidden_size if model.attention_output_gate else 0
     latent = model.hidden_size * (mla.kv_lora_rank + mla.qk_rope_head_dim)
     unpacked = mla.kv_lora_rank * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     indexer = 0
     if (sparse := model.sparse_attention) is not None:
         queries = mla.q_lora_rank * sparse.index_heads * sparse.index_head_dim
         indexer = queries + model.hidden_size * (sparse.index_head_dim + sparse.index_heads)
-    return query + latent + unpacked + indexer + heads * mla.v_head_dim * model.hidden_size
+    return query + latent + unpacked + indexer + gate + heads * mla.v_head_dim * model.hidden_size
 
 
 def window_parameters(model: ModelSpec) -> int:
@@ -104,11 +111,17 @@ def window_parameters(model: ModelSpec) -> int:
 
 
 def linear_parameters(model: ModelSpec) -> int:
-    """Weights of one layer of linear attention: projections of keys, values, gates and output."""
+    """Weights of one layer with a recurrent state: projections of keys, values, gates, scalars and output."""
     linear = model.linear_attention
     assert linear is not None
     keys, values = linear.key_heads * linear.key_head_dim, linear.value_heads * linear.value_head_dim
-    return model.hidden_size * (2 * keys + 2 * values + 2 * linear.value_heads + values)
+    if linear.kind == "kda":
+        latent = model.hidden_size + keys
+        gates = linear.gate_rank * latent or model.hidden_size * values
+        plain = model.hidden_size * (2 * keys + 2 * values + linear.value_heads)
+        return plain + linear.key_head_dim * latent + gates
+    scalars = (1 if linear.kind == "mamba2" else 2) * linear.value_heads
+    return model.hidden_size * (2 * keys + 2 * values + scalars + values)
 
 
 def parameters(model: ModelSpec, *, active: bool) -> float:
@@ -120,13 +133,16 @@ def parameters(model: ModelSpec, *, active: bool) -> float:
     total += windowed * window_parameters(model)
     total += linear_layers * linear_parameters(model) if linear_layers else 0
     total += (1 if model.tie_word_embeddings else 2) * model.vocab_size * model.hidden_size
-    dense_layers = model.layers if model.moe is None else model.moe.leading_dense_layers
+    ffns = model.ffn_layers or model.layers
+    dense_layers = ffns if model.moe is None else model.moe.leading_dense_layers
     total += dense_layers * matrices * model.hidden_size * model.intermediate_size
     if model.moe is not None:
         experts = model.moe.experts_per_token if active else model.moe.experts
-        width = experts * model.moe.expert_intermediate_size + model.moe.shared_intermediate_size
-        router = model.hidden_size * model.moe.experts
-        total += (model.layers - dense_layers) * (matrices * model.hidden_size * width + router)
+        latent = model.moe.latent_size
+        routed = matrices * (latent or model.hidden_size) * experts * model.moe.expert_intermediate_size
+        shared = matrices * model.hidden_size * model.moe.shared_intermediate_size
+        around = model.hidden_size * (model.moe.experts + 2 * latent)
+        total += (ffns - dense_layers) * (routed + shared + around)
     return total / 1e9
 
 
@@ -154,7 +170,17 @@ def test_a_model_has_its_published_size(name: str) -> None:
         # Some count their active parameters without the embedding table, MiniMax and Step-3.7 without the LM head too;
         # rounding of the cards is up to 2 %.
         tables = dict.fromkeys(
-            ("gpt-oss-120b", "gpt-oss-20b", "deepseek-v3.2", "glm-5", "glm-5.2", "qwen3.5-35b-a3b", "mimo-v2-flash"), 1
+            (
+                "gpt-oss-120b",
+                "gpt-oss-20b",
+                "deepseek-v3.2",
+                "glm-5",
+                "glm-5.2",
+                "qwen3.5-35b-a3b",
+                "mimo-v2-flash",
+                "kimi-linear-48b-a3b",
+            ),
+            1,
         )
         tables |= dict.fromkeys(("minimax-m2.5", "minimax-m2.7", "step-3.7-flash"), 2)
         embedding = tables.get(name, 0) * model.vocab_size * model.hidden_size / 1e9

@@ -8,7 +8,8 @@ Notation
     F, W    layers with full attention, and with a window or linear attention
     l       layers of a group: the fewer of F and W, or the more where that is less than 1.5 times as many
     groups  ceil(F / l) of full attention and ceil(W / l) of the others
-    a       tokens of which a page is a multiple: 16, or the stated ones; 64 where kernels export states
+    a       tokens of which a page is a multiple: 16, or the stated ones; 64 where FlashInfer's kernels export states;
+            at least 128 under MLA, 64 in former releases
     page    a ceil(bytes of a layer's state / (a bytes of its KV of a token)) tokens
 
 Layers with a window may keep more bytes of a token than those with full attention, or fewer, by a whole factor r. A
@@ -18,7 +19,8 @@ of the other layers. This is how groups count such blocks; the engine gives back
 
 Source: vLLM, ``v1/core/kv_cache_utils.py`` (``_get_kv_cache_groups_uniform_page_size``,
 ``get_kv_cache_config_from_groups``), ``model_executor/models/config.py: HybridAttentionMambaModelConfig`` of 0.19.1,
-``platforms/interface.py: _align_hybrid_block_size`` of 0.33.0.
+``platforms/interface.py: _align_hybrid_block_size`` of 0.33.0. Which kernels export states: ``kda_checkpoint.py``,
+``mamba_mixer2.py`` and ``gdn/qwen_gdn_linear_attn.py`` in ``model_executor/layers/mamba``.
 """
 
 from __future__ import annotations
@@ -33,19 +35,26 @@ from hisearch.latency.parameters import (
 )
 from hisearch.latency.sharding import InvalidParallelism, linear_layers, shard, window_layers
 from hisearch.specs.deployments.engine import EngineSpec
-from hisearch.specs.deployments.engine_rules import rules_in_force
+from hisearch.specs.deployments.engine_rules import rules_in_force, rules_version
 from hisearch.specs.deployments.pool import PoolSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.models.windows import blocks_of_page
+from hisearch.specs.versions import precedes
 
 #: More layers of one kind than of the other, by less than this factor, make one group with padding.
 PADDED_BELOW = 1.5
 #: Tokens of which blocks under states are multiples: those of FlashAttention's pages, and of FlashInfer's states
 #: (``FLASHINFER_GDN_CHECKPOINT_ALIGNMENT``).
 ATTENTION_ALIGNMENT, EXPORT_ALIGNMENT = 16, 64
-#: Widths of keys for which FlashInfer has kernels on Blackwell.
+#: Tokens of which they are multiples at least under MLA: in 0.33, and in 0.19.1. Releases between were not read.
+LATENT_ALIGNMENT, FORMER_LATENT_ALIGNMENT = 128, 64
+#: Widths of keys for which FlashInfer has kernels on Blackwell, and FlashKDA on all accelerators of ``FLASHKDA``.
 BLACKWELL_KEY_DIM = 128
+#: Generations with FlashKDA's kernels, by compute capability.
+FLASHKDA = (9, 10, 12)
+#: Release since which vLLM keeps states of Mamba-2 at the ends of blocks alone (mode ``align``), as those of others.
+ALIGNS_MAMBA2 = "0.32.0"
 #: Least window of the kernels: one of a token is no attention.
 LEAST_WINDOW = 2
 
@@ -129,8 +138,8 @@ def kv_groups_of(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec)
     """The groups in which vLLM keeps the KV of ``model``; None for a single kind of layers, and where not simulated.
 
     Simulated are pools without cache tiers, transfers of KV, attached devices and agents, whose workers form one batch
-    at a time. Windows of attention in chunks (Llama 4) make no groups: the engine keeps all of their KV. Of linear
-    attention, models beside MLA and drafted tokens are not simulated either.
+    at a time. Windows of attention in chunks (Llama 4) make no groups: the engine keeps all of their KV. Recurrent
+    states beside drafted tokens are not simulated either, nor Mamba-2's with prefix caching before 0.32.
 
     Raises:
         InvalidParallelism: the engine does not start with such states; or the model cannot be split so.
@@ -139,13 +148,21 @@ def kv_groups_of(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec)
     if pool.engine.name != "vllm" or not alone or pool.tiers or pool.devices is not None or pool.agents is not None:
         return None
     if model.linear_attention is not None:
-        known = model.mla is None and pool.engine.speculation is None
+        known = pool.engine.speculation is None and not keeps_all_states(pool.engine, model)
         return _with_states(pool, model, accelerator) if known else None
     windowed = window_layers(model)
     if windowed == 0 or model.sliding_window_tokens < LEAST_WINDOW or model.windows_are_chunks:
         return None
     groups = groups_of_layers(model.layers - windowed, windowed, model.sliding_window_tokens)
     return groups if model.window_heads is None else _with_other_heads(pool, model, groups)
+
+
+def keeps_all_states(engine: EngineSpec, model: ModelSpec) -> bool:
+    """Whether the engine keeps states at every chunk of Mamba-2's kernels (mode ``all``), which is not simulated."""
+    linear = model.linear_attention
+    if linear is None or linear.kind != "mamba2" or engine.name != "vllm" or not engine.prefix_caching:
+        return False
+    return precedes(rules_version("vllm", engine.version), ALIGNS_MAMBA2)
 
 
 def retained_tokens(engine: EngineSpec) -> int | None:
@@ -177,7 +194,8 @@ def _with_states(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec)
     exports = caches and _exports_states(engine, model, accelerator)
     part = shard(model, pool.parallelism)
     token = layer_kv_bytes_per_token(model, part, pool.kv_dtype)
-    aligned = math.lcm(max(engine.page_size, ATTENTION_ALIGNMENT), EXPORT_ALIGNMENT if exports else 1)
+    least = ATTENTION_ALIGNMENT if model.mla is None else _latent_alignment(engine)
+    aligned = math.lcm(max(engine.page_size, least), EXPORT_ALIGNMENT if exports and _gated_delta(model) else 1)
     page = aligned * math.ceil(layer_state_bytes(model, part) / (aligned * token))
     if caches:
         _check_chunks(pool, page)
@@ -186,15 +204,29 @@ def _with_states(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec)
 
 
 def _exports_states(engine: EngineSpec, model: ModelSpec, accelerator: AcceleratorSpec) -> bool:
-    """Whether the kernels of linear attention are FlashInfer's, which export states from within a chunk.
+    """Whether the kernels of recurrent states export them from within a chunk.
 
-    Blackwell's need CUDA 13, which is taken to be there.
+    Those of Mamba-2 do. Of the gated delta rule FlashInfer's do, of Kimi Delta Attention FlashKDA's, with a bounded
+    decay. FlashInfer's on Blackwell need CUDA 13, which is taken to be there.
     """
     linear, capability = model.linear_attention, accelerator.compute_capability
-    if linear is None or capability is None or not rules_in_force("vllm", engine.version)["exports_states"]:
+    if linear is None or not rules_in_force("vllm", engine.version)["exports_states"]:
         return False
+    if linear.kind == "mamba2" or capability is None:
+        return linear.kind == "mamba2"
     family = int(capability)
+    if linear.kind == "kda":
+        return family in FLASHKDA and linear.bounded_decay and linear.key_head_dim == BLACKWELL_KEY_DIM
     return family == 9 or (family in (10, 12) and linear.key_head_dim == BLACKWELL_KEY_DIM)
+
+
+def _gated_delta(model: ModelSpec) -> bool:
+    return model.linear_attention is not None and model.linear_attention.kind == "gated_delta"
+
+
+def _latent_alignment(engine: EngineSpec) -> int:
+    """Tokens of which pages are multiples at least where attention's KV is MLA's."""
+    return LATENT_ALIGNMENT if rules_in_force("vllm", engine.version)["exports_states"] else FORMER_LATENT_ALIGNMENT
 
 
 def _check_chunks(pool: PoolSpec, page: int) -> None:

@@ -34,8 +34,9 @@ from dataclasses import dataclass
 
 from hisearch.latency.device_memory.constants import MIB, constant
 from hisearch.latency.heads import full_heads, window_heads
+from hisearch.latency.operators import residual_blocks
 from hisearch.latency.parameters import wide_dtype
-from hisearch.latency.sharding import Parallelism, shard
+from hisearch.latency.sharding import Parallelism, expert_hidden, shard
 from hisearch.specs.base import DTYPE_BYTES
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec
@@ -101,6 +102,8 @@ def rotary_bytes(model: ModelSpec) -> float:
 
     Layers with a window whose heads are others have a table of their own.
     """
+    if not model.rotary_embedding:
+        return 0.0
     width = model.head_dim if model.mla is None else model.mla.qk_rope_head_dim
     width += 0 if model.window_heads is None else model.window_heads.head_dim
     return max(model.max_context_tokens, _llama_4_positions(model)) * width * _WIDE_BYTES
@@ -129,8 +132,9 @@ def encoding_bytes(model: ModelSpec, split: Parallelism, chunk_tokens: int) -> t
 def forward_bytes(model: ModelSpec, split: int | Parallelism, tokens: int) -> float:
     """Most bytes of a layer's temporaries while ``tokens`` tokens pass.
 
-    Three residual streams, and the wider of attention's and the FFN's inputs and outputs. For experts the widths count
-    once per routed expert, and the output buffer is shared with the wider of the two.
+    Three residual streams, one for each block of attention residuals, and the wider of attention's and the FFN's inputs
+    and outputs. For experts the widths count once per routed expert, and the output buffer is shared with the wider of
+    the two.
     """
     part = shard(model, split)
     if model.mla is None:
@@ -144,9 +148,9 @@ def forward_bytes(model: ModelSpec, split: int | Parallelism, tokens: int) -> fl
     if model.moe is not None:
         up = (2 if model.gated_ffn else 1) * part.expert_intermediate
         uses = model.moe.experts_per_token * groups / part.parallelism.expert
-        routed = uses * (max(up, model.hidden_size) + part.expert_intermediate)
+        routed = uses * (max(up, expert_hidden(model)) + part.expert_intermediate)
         widest = max(widest, routed + 3 * part.shared_intermediate * together)
-    return _WIDE_BYTES * tokens * (3 * model.hidden_size + widest)
+    return _WIDE_BYTES * tokens * ((3 + residual_blocks(model)) * model.hidden_size + widest)
 
 
 def peak_bytes(

@@ -29,7 +29,7 @@ from hisearch.specs.models.model import ModelSpec
 REQUEST_STATES = 3
 #: Tokens between states that decodes keep: SGLang's ``mamba_track_interval`` by default.
 TRACK_INTERVAL = 256
-#: Tokens of a chunk of the kernels of gated delta rule (``chunk_delta_h.CHUNK_SIZE``).
+#: Tokens of a chunk of the kernels of delta rules (``chunk_delta_h.CHUNK_SIZE``); Mamba-2 states its own.
 KERNEL_CHUNK = 64
 
 
@@ -100,6 +100,15 @@ def check_pages(pool: PoolSpec, model: ModelSpec) -> None:
         f"engine.page_tokens is {page}",
         "engine.page_tokens",
     )
+
+
+def kernel_chunk(model: ModelSpec) -> int:
+    """Tokens of a chunk of the kernels of ``model``'s states: its ``mamba_chunk_size``, where it has one.
+
+    Source: SGLang 0.5.23, ``arg_groups.overrides.mamba_cache_chunk_size``.
+    """
+    linear = model.linear_attention
+    return linear.chunk_tokens if linear is not None and linear.kind == "mamba2" else KERNEL_CHUNK
 
 
 def grid_tokens(page_tokens: int, chunk_tokens: int = KERNEL_CHUNK) -> int:

@@ -31,7 +31,7 @@ from hisearch.base.dtypes import F8
 from hisearch.hardware.collectives import all_gather_volume
 from hisearch.latency.devices.flow import Stage
 from hisearch.latency.operators import ACTIVATION_BYTES, sets_reached
-from hisearch.latency.sharding import Parallelism
+from hisearch.latency.sharding import Parallelism, expert_hidden
 from hisearch.specs.machines.devices import AttentionFfnSpec
 from hisearch.specs.machines.hardware import LinkSpec
 from hisearch.specs.models.model import ModelSpec
@@ -77,29 +77,30 @@ class Afd:
 
     def there(self, tokens: F8, routed: bool) -> Stage:
         """Transfer of a micro-batch's hidden states to the FFN."""
-        return Stage(f"link to {FFN}", self._over(tokens, self.copies(routed)))
+        return Stage(f"link to {FFN}", self._over(tokens, self.copies(routed), routed))
 
     def back(self, tokens: F8, routed: bool) -> Stage:
         """Transfer of the FFN's results back."""
-        return Stage(f"link from {FFN}", self._over(tokens, self.copies(routed) if routed else 1.0))
+        return Stage(f"link from {FFN}", self._over(tokens, self.copies(routed) if routed else 1.0, routed))
 
     def reduced(self, tokens: F8, routed: bool) -> Stage:
         """Reduce-scatter of a dense FFN among the N."""
         n = self.spec.ffn
         if routed or n == 1:
             return Stage(FFN, np.zeros(np.shape(tokens)), "collectives")
-        volume = all_gather_volume(1.0, n) * self._bytes(tokens) * self.spec.attention
+        volume = all_gather_volume(1.0, n) * self._bytes(tokens, routed) * self.spec.attention
         return Stage(FFN, np.where(tokens > 0, self.alpha_s + volume / self.bytes_per_s, 0.0), "collectives")
 
     def moved_bytes(self, tokens: F8, routed: bool) -> F8:
         """Bytes over links, both ways, for ``tokens`` of one worker."""
         back = self.copies(routed) if routed else 1.0
-        return np.asarray(self._bytes(tokens) * (self.copies(routed) + back))
+        return np.asarray(self._bytes(tokens, routed) * (self.copies(routed) + back))
 
-    def _bytes(self, tokens: F8) -> F8:
-        return np.asarray(tokens * self.model.hidden_size * ACTIVATION_BYTES)
+    def _bytes(self, tokens: F8, routed: bool) -> F8:
+        width = expert_hidden(self.model) if routed else self.model.hidden_size
+        return np.asarray(tokens * width * ACTIVATION_BYTES)
 
-    def _over(self, tokens: F8, copies: float) -> F8:
-        spec, moved = self.spec, self._bytes(tokens) * copies
+    def _over(self, tokens: F8, copies: float, routed: bool) -> F8:
+        spec, moved = self.spec, self._bytes(tokens, routed) * copies
         busiest = np.maximum(moved / self.ranks, moved * spec.attention / spec.ffn)
         return np.asarray(np.where(tokens > 0, self.link.latency_s + busiest / self.link.bandwidth_bytes_per_s, 0.0))

@@ -14,9 +14,9 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.hardware.topology import Network
-from hisearch.latency.laws.collectives import Collectives
+from hisearch.latency.laws.collectives import Collectives, latent_reduced_s
 from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES, sets_reached
-from hisearch.latency.sharding import Parallelism
+from hisearch.latency.sharding import Parallelism, expert_hidden, moe_layers
 from hisearch.specs.models.model import ModelSpec
 
 
@@ -37,22 +37,26 @@ class CollectiveLaw:
     once: bool = False
 
     def layer_s(self, tokens: F8) -> F8:
-        """Seconds of one layer."""
+        """Seconds of the mean layer."""
         split = self.split
         total = self._normed_s(self._payload(tokens), split.tensor)
         if self.model.qk_norm_per_layer:
             total = total + self._all_reduce_s(NORM_SUMS_BYTES * tokens, split.tensor)
         if self.once:
             return np.asarray(total)
-        return np.asarray(total + self.shared_layer_s(tokens))
+        share = self.model.ffn_count / self.model.layers
+        return np.asarray(total + share * self.shared_layer_s(tokens))
 
     def shared_layer_s(self, tokens: F8) -> F8:
         """Seconds of one layer around its FFN: all attention groups take part."""
         split = self.split
         if self.network is not None and split.expert > 1:
-            return 2.0 * self._all_to_all_s(self.network, self._payload(tokens) / split.tensor)
+            width = expert_hidden(self.model) / self.model.hidden_size
+            return 2.0 * self._all_to_all_s(self.network, width * self._payload(tokens) / split.tensor)
         if split.attention_data == 1:
-            return self._normed_s(self._payload(tokens), split.tensor)
+            latent_s = latent_reduced_s(self.model, tokens, lambda payload: self._all_reduce_s(payload, split.tensor))
+            share = moe_layers(self.model) / self.model.ffn_count
+            return self._normed_s(self._payload(tokens), split.tensor) + share * latent_s
         if split.all_to_all and self.fitted:
             return self.peers.exchanged_s(split, self.model, self._payload(tokens))
         return 2.0 * self._gather_s(self._payload(tokens) * split.attention_data, split.stage_ranks)

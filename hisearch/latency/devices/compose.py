@@ -27,7 +27,15 @@ from hisearch.latency.devices.work import Load, Work, attention_heads, decode_wo
 from hisearch.latency.devices.worker import DeviceWorker
 from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
 from hisearch.latency.parameters import lm_head, matrices, wide_dtype
-from hisearch.latency.sharding import InvalidParallelism, Parallelism, Shard, dense_layers, moe_layers, shard
+from hisearch.latency.sharding import (
+    InvalidParallelism,
+    Parallelism,
+    Shard,
+    dense_layers,
+    expert_hidden,
+    moe_layers,
+    shard,
+)
 from hisearch.latency.workers.roofline import compute_dtype, peer_collectives
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.machines.devices import ACCELERATOR, DevicesSpec, OperatorName
@@ -210,7 +218,7 @@ def _expert_loads(spec: DevicesSpec, model: ModelSpec, split: Parallelism) -> Ex
     stated, layers = len(spec.experts.routing.layers), moe_layers(model)
     if stated not in {0, layers}:
         raise DevicesRefused("experts.routing.layers", f"has {stated} entries for {layers} layers with experts")
-    sizes = (spec.experts, model.moe.experts, model.moe.experts_per_token, split.expert, model.hidden_size)
+    sizes = (spec.experts, model.moe.experts, model.moe.experts_per_token, split.expert, expert_hidden(model))
     loads = ExpertLoads(*sizes) if spec.experts.routing.function is None else ChosenExpertLoads(*sizes, layers=layers)
     held = max(len(rank) for rank in loads.dealt)
     offload = spec.experts.offload
@@ -310,7 +318,8 @@ def _handed_bytes(worker: DeviceWorker, family: OperatorName, decodes: Load, chu
         return float(decodes.sequences[0]) * (shape.decode_query_bytes + shape.kv_bytes_per_token)
     if family == "prefill_attention":
         return float(chunk.prompt[0]) * (shape.prefill_query_bytes + shape.kv_bytes_per_token)
-    return float(decodes.tokens[0]) * worker.model.hidden_size * 4.0
+    width = expert_hidden(worker.model) if family == "experts" else worker.model.hidden_size
+    return float(decodes.tokens[0]) * width * 4.0
 
 
 def _check_links(worker: DeviceWorker) -> None:

@@ -40,6 +40,7 @@ from hisearch.latency.devices.work import (
 )
 from hisearch.latency.operators import ACTIVATION_BYTES, AttentionShape, Operator
 from hisearch.latency.parameters import Matrix
+from hisearch.latency.sharding import expert_hidden
 from hisearch.specs.base import DType
 from hisearch.specs.machines.devices import ACCELERATOR, DevicesSpec, OperatorName
 from hisearch.specs.machines.hardware import LinkSpec
@@ -49,7 +50,7 @@ Measure = Literal["seconds", "joules"]
 ProductFamily = OperatorName | Literal["elementwise"]
 
 #: Products of attention that come after it; the others come before.
-AFTER_ATTENTION = frozenset({"o_proj", "linear_out_proj"})
+AFTER_ATTENTION = frozenset({"o_proj", "linear_out_proj", "latent_down_proj", "latent_up_proj"})
 
 
 def link_station(source: str, target: str) -> str:
@@ -146,7 +147,8 @@ class DeviceLayer:
                 continue
             # A rank's part of a FFN sees the tokens of all groups; its experts see those that chose them.
             tokens = load.tokens * max(op.token_groups for op in ops) * self._reached(family)
-            moved = share * tokens * self.model.hidden_size * ACTIVATION_BYTES
+            width = expert_hidden(self.model) if family == "experts" else self.model.hidden_size
+            moved = share * tokens * width * ACTIVATION_BYTES
             stages += self._move(origin, self.map[family], moved, measure)
             stages += self._products(load, family, measure)
             stages += self._move(self.map[family], origin, moved, measure)
@@ -259,7 +261,7 @@ class DeviceLayer:
         assert self.expert_loads is not None
         (device, resident), (offload_device, offloaded) = costs
         moved = self.expert_loads.moved_tokens(load.tokens * product.op.token_groups)
-        moved = share * moved * self.model.hidden_size * ACTIVATION_BYTES
+        moved = share * moved * expert_hidden(self.model) * ACTIVATION_BYTES
         transfers = self._move(device, offload_device, moved, measure)
         if measure == "joules":
             return [

@@ -80,7 +80,7 @@ class DeviceWorker(DeviceLayer):
     def shared_s(self, tokens: F8) -> F8:
         """The part of ``step`` that a stage's attention groups share; ``tokens``: of each group."""
         stages = self._ffns(Load(tokens, *[np.zeros(np.shape(tokens))] * 4), "seconds")
-        exchanged = self.model.layers * self.collectives.shared_layer_s(tokens)
+        exchanged = self.model.ffn_count * self.collectives.shared_layer_s(tokens)
         return np.asarray(serial_s(stages, self.model.layers) + exchanged)
 
     def _jobs(self, load: Load) -> F8:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hisearch.latency.approximations import state_warnings
 from hisearch.latency.costs import CompiledCosts, lockstep_costs
 from hisearch.latency.estimator import ProfileEstimator, register
 from hisearch.latency.expert_load import with_uneven_experts
@@ -47,6 +48,7 @@ class RooflineEstimator(ProfileEstimator):
         warnings = (
             *format_warnings(priced.accelerator, priced.loaded_dtype),
             *page_warnings(priced.engine.name, priced.engine.page_size, priced.model),
+            *state_warnings(priced.engine, priced.model, fitted=False),
         )
         costs = self.costs(priced, seconds, lockstep=lockstep, warnings=warnings)
         return with_uneven_experts(costs, priced.engine.experts, priced.model, timed.split, timed.routed_s)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hisearch.hardware.peaks import sheet_peaks
+from hisearch.latency.approximations import state_warnings
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import ProfileEstimator, register
 from hisearch.latency.expert_load import with_uneven_experts
@@ -112,6 +113,7 @@ class ScaledEstimator(ProfileEstimator):
             warnings=(
                 *format_warnings(priced.accelerator, priced.loaded_dtype),
                 *page_warnings(priced.engine.name, priced.engine.page_size, priced.model),
+                *state_warnings(priced.engine, priced.model, fitted=timed.linear_law is not None),
                 *self._warnings(timed, priced),
                 *overhead.implausible(),
             ),

@@ -155,10 +155,14 @@ class TablesEstimator(ProfileEstimator):
 
         Raises:
             InvalidParallelism: the model cannot be split so.
-            ValueError: a table is missing, or the split has pipelines or experts split in width, which none measures.
+            ValueError: a table is missing, or the split has pipelines or experts split in width, or the model has
+                states of Kimi Delta Attention or Mamba-2, which none measures.
         """
         model, split, engine = priced.model, priced.split, priced.engine
         part = shard(model, split)
+        linear = model.linear_attention
+        if linear is not None and linear.kind != "gated_delta":
+            raise ValueError(f"profile {self.profile_name}: measured tables price no states of {model.huggingface_id}")
         if split.pipeline > 1:
             raise ValueError(f"profile {self.profile_name}: measured tables price no pipelines")
         overhead = self.overhead(engine)

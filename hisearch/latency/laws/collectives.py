@@ -7,7 +7,7 @@ host, and between the ranks of equal position in all hosts, each over its own po
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from hisearch.base.dtypes import F8
 from hisearch.hardware.collectives import all_gather_volume, all_reduce_volume
-from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES, sets_reached
+from hisearch.latency.operators import ACTIVATION_BYTES, NORM_SUMS_BYTES, residual_blocks, sets_reached
 from hisearch.latency.priced import AcrossHosts
-from hisearch.latency.sharding import Parallelism, dense_layers, moe_layers
+from hisearch.latency.sharding import Parallelism, dense_layers, expert_hidden, moe_layers
 from hisearch.specs.machines.laws import CollectiveCurve, CollectiveCurves
 from hisearch.specs.models.model import ModelSpec
 
@@ -34,6 +34,17 @@ def curve_for(curves: Sequence[CollectiveCurve], ranks: int) -> CollectiveCurve:
     """The curve for ``ranks``: of the next larger measured number of ranks, else of the largest."""
     known = sorted(curves, key=lambda curve: curve.ranks)
     return next((curve for curve in known if curve.ranks >= ranks), known[-1])
+
+
+def latent_reduced_s(model: ModelSpec, tokens: F8, reduce_s: Callable[[F8], F8]) -> F8:
+    """Seconds in which a layer's experts are added up in their latent, where a norm follows; else 0.
+
+    ``reduce_s``: seconds of an all-reduce, by its bytes. Without the norm the sum behind the projection is all there
+    is. Source: vLLM 0.33.0, ``models/kimi_k3/nvidia/latent_moe_runner.py``, ``fc2_latent_proj.reduce_commutative``.
+    """
+    if model.moe is None or not model.moe.latent_norm:
+        return np.zeros_like(tokens)
+    return reduce_s(ACTIVATION_BYTES * model.moe.latent_size * tokens)
 
 
 @dataclass(frozen=True)
@@ -119,23 +130,26 @@ class Collectives:
         payload = ACTIVATION_BYTES * model.hidden_size * tokens
         reduced = self.normed_s(payload, split.tensor)
         total = (model.layers + 1) * reduced
+        handed = payload * (1.0 + residual_blocks(model) / 2.0)
         if model.qk_norm_per_layer:
             total = total + model.layers * self.all_reduce_s(NORM_SUMS_BYTES * tokens, split.tensor)
         if split.attention_data == 1:
-            total = total + model.layers * reduced
+            latent_s = latent_reduced_s(model, tokens, lambda moved: self.all_reduce_s(moved, split.tensor))
+            total = total + model.ffn_count * reduced + moe_layers(model) * latent_s
             if model.moe is not None and model.moe.shared_apart:
                 total = total + moe_layers(model) * reduced
         else:
             total = total + self.shared_s(split, model, payload)
-        return np.asarray(total + (split.pipeline - 1) * self.send_s(payload))
+        return np.asarray(total + (split.pipeline - 1) * self.send_s(handed))
 
     def shared_s(self, split: Parallelism, model: ModelSpec, payload_bytes: F8) -> F8:
         """Collectives of all attention groups around the FFNs of all layers; ``payload_bytes``: of each group."""
         if not split.all_to_all or model.moe is None:
             alone = dense_layers(model) if split.own_ffn else 0
-            gathered = (model.layers - alone) * self.gathered_s(split, payload_bytes)
+            gathered = (model.ffn_count - alone) * self.gathered_s(split, payload_bytes)
             return np.asarray(gathered + alone * self.normed_s(payload_bytes, split.tensor))
-        return moe_layers(model) * self.exchanged_s(split, model, payload_bytes)
+        width = expert_hidden(model) / model.hidden_size
+        return moe_layers(model) * self.exchanged_s(split, model, width * payload_bytes)
 
     def gathered_s(self, split: Parallelism, payload_bytes: F8) -> F8:
         """Every rank gathers the tokens of all groups; the ranks' results are reduce-scattered."""

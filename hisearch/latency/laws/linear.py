@@ -1,4 +1,4 @@
-"""Prompts in linear attention: the chunked gated delta rule of one layer on one rank, heads of 128 x 128.
+"""Prompts in linear attention: a chunked delta rule of one layer on one rank, gated or Kimi's, heads of 128 x 128.
 
     seconds = launch + longest * serial_token + tokens * value heads * head_token
 
@@ -11,7 +11,13 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.specs.machines.laws import LinearTerms
+from hisearch.specs.machines.laws import LawsSpec, LinearTerms
+
+
+def linear_law(laws: LawsSpec, kind: str) -> LinearTerms | None:
+    """The law of prompts in layers of ``kind`` (``LinearAttentionSpec.kind``); None where none is fitted."""
+    known = {"gated_delta": laws.linear_attention, "kda": laws.kda}.get(kind, {})
+    return known.get("bf16")
 
 
 def serial_s(terms: LinearTerms, longest: F8) -> F8:

@@ -80,7 +80,9 @@ class Rate:
 
     def seconds(self, dtype: DType, flops: F8, moved_bytes: F8) -> F8:
         """Roofline seconds, without the launch; seconds at full power for joules."""
-        busy_s = flops * (1.0 / (self.peak_flops[dtype] * self.flops_share))
+        # Formats that the accelerator does not multiply are unpacked.
+        peak = self.peak_flops.get(rate_dtype(dtype), self.peak_flops["bf16"])
+        busy_s = flops * (1.0 / (peak * self.flops_share))
         memory_s = moved_bytes * (1.0 / self.bytes_per_s)
         longer_s = np.maximum(busy_s, memory_s)
         if self.memory_power_share is None:

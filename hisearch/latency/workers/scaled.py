@@ -27,7 +27,7 @@ from hisearch.latency.laws.attention import Heads, decode_s, mixed_decode_s, pre
 from hisearch.latency.laws.collectives import Collectives
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.gemm import gemm_s, quantise_s
-from hisearch.latency.laws.linear import parallel_s, serial_s
+from hisearch.latency.laws.linear import linear_law, parallel_s, serial_s
 from hisearch.latency.laws.model import law_of
 from hisearch.latency.laws.moe import Experts, drawn, moe_s
 from hisearch.latency.laws.sheet import Sheet
@@ -35,13 +35,13 @@ from hisearch.latency.laws.sparse import dense_s, indexer, sparse_decode_s, spar
 from hisearch.latency.laws.steps import rising
 from hisearch.latency.operators import ACTIVATION_BYTES, Operator
 from hisearch.latency.parameters import Matrix, lm_head, matrices
-from hisearch.latency.sharding import Shard, linear_layers, moe_layers, window_layers
+from hisearch.latency.sharding import Shard, cached_layers, expert_hidden, linear_layers, moe_layers, window_layers
 from hisearch.latency.tabulate import device_costs, table_axes
 from hisearch.latency.workers.roofline import Rate, RooflineWorker
 from hisearch.specs.base import DType
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.host import EngineOverhead
-from hisearch.specs.machines.laws import DecodeTerms, LawsSpec, PrefillTerms, SparseTerms
+from hisearch.specs.machines.laws import DecodeTerms, LawsSpec, LinearTerms, PrefillTerms, SparseTerms
 from hisearch.specs.models.model import ModelSpec
 
 #: Elementwise operators fused into an engine's attention or all-reduce. TensorRT-LLM's attention operator applies
@@ -60,7 +60,9 @@ SHARED_STREAM_TOKENS = 256
 QUANTISED_SEPARATELY = frozenset({"qkv_proj", "o_proj", "gate_up_proj", "down_proj"})
 
 #: Products whose widths may lie outside the tables: each takes a few microseconds.
-SMALL = frozenset({"router", "linear_scalar_proj", "head_gate_proj", "window_head_gate_proj"})
+SMALL = frozenset({
+    "router", "linear_scalar_proj", "linear_decay_proj", "linear_gate_proj", "head_gate_proj", "window_head_gate_proj",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class ScaledWorker:
 
     def token_s(self, tokens: F8) -> F8:
         """Token-wise operators, collectives and launches of a step of ``tokens`` (at least 1) tokens."""
-        softmax = self.model.layers - linear_layers(self.model)
+        softmax = cached_layers(self.model)
         total = np.full_like(tokens, softmax * self.launch_s * self.launch_share)
         shared = np.zeros_like(tokens)
         for matrix in self.products():
@@ -120,6 +122,12 @@ class ScaledWorker:
             total += np.where(normed & (op.name == "norms"), 0.0, op.layers * self.elementwise_s(op, tokens))
         return total + self.collectives.step_s(split, self.model, tokens)
 
+    @property
+    def linear_law(self) -> LinearTerms | None:
+        """The law of prompts in layers with a recurrent state; None: the roofline prices them."""
+        linear = self.model.linear_attention
+        return linear_law(self.laws, linear.kind) if linear is not None else None
+
     def normalised(self, tokens: F8) -> npt.NDArray[np.bool_]:
         """Whether the all-reduce of a step of ``tokens`` is fused with the norm."""
         return self.collectives.normalises(ACTIVATION_BYTES * self.model.hidden_size * tokens)
@@ -127,7 +135,7 @@ class ScaledWorker:
     def products(self) -> list[Matrix]:
         """Matrices as this version of the engine multiplies them: linear attention's inputs may be split in two."""
         all_matrices, linear = matrices(self.model, self.part), self.model.linear_attention
-        if linear is None or self.laws.linear_inputs == 2:
+        if linear is None or linear.kind != "gated_delta" or self.laws.linear_inputs == 2:
             return all_matrices
         heads = self.part.linear_value_heads
         split_off = {"linear_in_proj": heads * linear.value_head_dim, "linear_scalar_proj": heads}
@@ -173,7 +181,8 @@ class ScaledWorker:
         """Format of a dense matrix, by its name in the laws."""
         if matrix.takes(self.weight_dtype):
             return self.weights
-        return "fp32" if matrix.single else "bf16"
+        kept = matrix.formats.get(self.weight_dtype)
+        return kept if kept is not None else "fp32" if matrix.single else "bf16"
 
     def product_s(self, matrix: Matrix, tokens: F8) -> F8:
         """One layer's product with a dense matrix, by its format's law or the roofline.
@@ -182,7 +191,8 @@ class ScaledWorker:
         """
         name = law_of(self.laws.gemm, self.format_of(matrix))
         if name is None:
-            op = next(op for op in self.roofline.token_ops if op.name == matrix.name)
+            known = (*self.roofline.token_ops, *self.roofline.sequence_ops)
+            op = next(op for op in known if op.name == matrix.name)
             return self._roofline_s(self.roofline.rates.gemm, op, tokens / matrix.token_groups)
         layout, terms = FORMATS["fp32" if matrix.single else name], self.laws.gemm[name]
         seconds = gemm_s(
@@ -206,7 +216,7 @@ class ScaledWorker:
             return np.asarray(sum(self._roofline_s(self.roofline.rates.gemm, op, tokens) for op in routed))
         layout, terms = FORMATS[name], self.laws.moe[name]
         experts = Experts(
-            self.model.hidden_size, self.part.expert_intermediate, moe.experts, moe.experts_per_token, split.expert,
+            expert_hidden(self.model), self.part.expert_intermediate, moe.experts, moe.experts_per_token, split.expert,
             2.0 if self.model.gated_ffn else 1.0,
         )  # fmt: skip
         of_layer = tokens * split.attention_data
@@ -221,7 +231,7 @@ class ScaledWorker:
         if self.sparse is not None:
             return self._sparse_chunk_s(self.sparse, new, cached)
         sheet, batch, windowed = self.sheet("bf16"), 1.0, window_layers(self.model)
-        full = self.model.layers - linear_layers(self.model) - windowed
+        full = cached_layers(self.model) - windowed
         seconds = full * (prefill_s(self.prefill, sheet, self.prefill_heads, batch, new, cached) - self.launch_s)
         if windowed:
             window = float(self.model.sliding_window_tokens)
@@ -230,8 +240,8 @@ class ScaledWorker:
             seconds = seconds + windowed * (within - self.launch_s)
         if self.model.mla is not None:
             rebuilt = rebuild_s(self.prefill, sheet, self.part.heads, self.model.mla, cached)
-            seconds = seconds + self.model.layers * rebuilt
-        if (linear := self.laws.linear_attention.get("bf16")) is not None:
+            seconds = seconds + cached_layers(self.model) * rebuilt
+        if (linear := self.linear_law) is not None:
             seconds = seconds + linear_layers(self.model) * serial_s(linear, new)
         return np.asarray(seconds)
 
@@ -252,7 +262,7 @@ class ScaledWorker:
             return np.asarray(self.model.layers * layer)
         sheet, windowed = self.sheet("bf16"), window_layers(self.model)
         full = decode_s(self.decode, sheet, self.decode_heads, sequences, context) - self.launch_s
-        seconds = (self.model.layers - linear_layers(self.model) - windowed) * full
+        seconds = (cached_layers(self.model) - windowed) * full
         if windowed:
             seen = np.minimum(context, sequences * float(self.model.sliding_window_tokens))
             heads = self.window_heads or self.decode_heads
@@ -270,7 +280,7 @@ class ScaledWorker:
         axes = [octaves_up_to(axis, most) for axis, most in enumerate((max_tokens, longest, max_sequences, longest))]
         prompt, before, sequences, mean = np.ix_(*axes)
         sheet, heads, windowed = self.sheet("bf16"), self.decode_heads, window_layers(self.model)
-        full = self.model.layers - linear_layers(self.model) - windowed
+        full = cached_layers(self.model) - windowed
         seconds = full * mixed_decode_s(terms, sheet, heads, prompt, before, sequences, mean)
         if windowed:
             window = float(self.model.sliding_window_tokens)
@@ -325,7 +335,7 @@ class ScaledWorker:
 
     def elementwise_s(self, op: Operator, units: F8) -> F8:
         """One layer's elementwise operator, by the profile's roofline terms; linear attention by its law."""
-        if op.name == "linear_attention" and (linear := self.laws.linear_attention.get("bf16")) is not None:
+        if op.name == "linear_attention" and (linear := self.linear_law) is not None:
             return parallel_s(linear, self.part.linear_value_heads, units)
         return self._roofline_s(self.roofline.rates.elementwise, op, units)
 

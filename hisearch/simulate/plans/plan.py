@@ -224,7 +224,7 @@ def plan_worker(
         agents=agents,
         groups=None if kv is None else _groups(kv, engine),
         windows=_windows(pool, model, memory),
-        states=_states(pool, memory),
+        states=_states(pool, model, memory),
         speculation=speculation,
         slot_bytes_per_s=accelerator.host_link.bandwidth_bytes_per_s,
     )
@@ -237,12 +237,12 @@ def _windows(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan) -> WindowsPla
     return WindowsPlan(pools.window_tokens, pools.windowed)
 
 
-def _states(pool: PoolSpec, memory: MemoryPlan) -> StatesPlan | None:
+def _states(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan) -> StatesPlan | None:
     pools, engine = memory.state_pools, pool.engine
     if pools is None or not window_pools.forms_batches_alone(pool):
         return None
-    grid, interval = state_pools.grid_tokens(engine.page_size), state_pools.interval_tokens(engine.page_size)
-    return StatesPlan(pools.states, pools.slots, grid, interval)
+    sizes = engine.page_size, state_pools.kernel_chunk(model)
+    return StatesPlan(pools.states, pools.slots, state_pools.grid_tokens(*sizes), state_pools.interval_tokens(*sizes))
 
 
 def _groups(kv: KvGroups, engine: EngineSpec) -> GroupsPlan:

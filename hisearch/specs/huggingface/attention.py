@@ -13,7 +13,11 @@ def attention(config: Config, kind: str, family: Family) -> dict[str, Any]:
     """Heads of softmax attention, or the widths of its latent; with an indexer, that."""
     heads = config.need("num_attention_heads")
     if not family.mla:
-        head_dim = config.count("head_dim", 0) or config.need("hidden_size") // max(heads, 1)
+        head_dim = (
+            config.count("head_dim", 0)
+            or config.count("attention_head_dim", 0)
+            or config.need("hidden_size") // max(heads, 1)
+        )
         key = "num_key_value_heads"
         names = ("num_attention_groups", key) if kind.startswith("step") else (key,)
         kv_heads = config.count(key, heads) if kind in KV_OF_EACH_HEAD else config.need(*names)

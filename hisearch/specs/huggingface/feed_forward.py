@@ -15,10 +15,15 @@ def feed_forward(source: Source, config: Config, family: Family) -> dict[str, An
     Raises:
         SpecError: experts in an order of layers that is not known.
     """
+    if family.states == "mamba2":
+        # With the pattern of its layers (``recurrent``).
+        return {}
     if family.experts == "none":
         return {"intermediate_size": config.need("intermediate_size")}
     if family.experts == "deepseek":
         return _deepseek_experts(source, config, family)
+    if family.experts == "kimi":
+        return _kimi_experts(source, config, family)
     if family.experts == "llama4":
         return _llama4_experts(config)
     if family.experts == "gemma4":
@@ -106,6 +111,26 @@ def _step_experts(source: Source, config: Config, family: Family) -> dict[str, A
         "shared_experts": 1 if shared else 0,
         "shared_intermediate_size": shared,
         "leading_dense_layers": leading,
+        "router_dtype": family.router_dtype,
+    }
+    return {"intermediate_size": config.need("intermediate_size"), "moe": experts}
+
+
+def _kimi_experts(source: Source, config: Config, family: Family) -> dict[str, Any]:
+    """Kimi Linear's and K3's: DeepSeek's order of layers; K3's routed experts work in a latent."""
+    if config.get("moe_layer_freq", 1) != 1:
+        raise source.error(("moe_layer_freq",), "only 1 is known: every layer after the leading dense ones is MoE")
+    width, shared = config.need("moe_intermediate_size"), config.count("num_shared_experts", 0)
+    latent = config.count("routed_expert_hidden_size", 0)
+    experts = {
+        "experts": config.need("num_experts"),
+        "experts_per_token": config.need("num_experts_per_token"),
+        "expert_intermediate_size": width,
+        "shared_experts": shared,
+        "shared_intermediate_size": shared * width,
+        "leading_dense_layers": config.count("first_k_dense_replace", 0),
+        "latent_size": latent,
+        "latent_norm": bool(latent) and bool(config.get("latent_moe_use_norm", False)),
         "router_dtype": family.router_dtype,
     }
     return {"intermediate_size": config.need("intermediate_size"), "moe": experts}

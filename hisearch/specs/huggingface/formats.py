@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.specs.huggingface.config import Config
+from hisearch.specs.huggingface.families import Family
+from hisearch.specs.huggingface.mixed import AROUND_EXPERTS, MXFP4_FORMAT, excluded, listed_formats
 from hisearch.specs.source import Source, read_source
 
 #: File next to a checkpoint that NVIDIA's ModelOpt quantised.
@@ -15,6 +17,8 @@ _TORCH_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "floa
 _QUANT_METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "fp4"}
 _MODELOPT_ALGORITHMS = {"FP8": "fp8", "NVFP4": "nvfp4"}
 _COMPRESSED = {"int 4": "int4", "int 8": "int8", "float 8": "fp8", "float 4": "nvfp4"}
+#: ModelOpt's name of checkpoints whose modules have formats of their own.
+MIXED = "MIXED_PRECISION"
 _QUANT_BITS = {4: "int4", 8: "int8"}
 
 
@@ -46,16 +50,31 @@ def _compressed(quantization: dict[str, Any]) -> tuple[str | None, str]:
     first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
     weights = first.get("weights") if isinstance(first, dict) else None
     kind = f"{weights.get('type')} {weights.get('num_bits')}" if isinstance(weights, dict) else "of no group"
+    if quantization.get("format") == MXFP4_FORMAT:
+        return "fp4", f"compressed-tensors {kind}"
     return _COMPRESSED.get(kind), f"compressed-tensors {kind}"
 
 
-def weight_dtype(source: Source, config: Config) -> str:
-    """Format of the weights.
+def formats(source: Source, config: Config, family: Family) -> dict[str, Any]:
+    """Format of the weights, and matrices that have another, where the architecture's checkpoints say so.
 
     Raises:
         SpecError: a quantisation or a type that is not known.
     """
-    if quantization := quantization_of(source, config):
+    quantization = quantization_of(source, config)
+    layers, modules = quantization.get("quantized_layers"), quantization.get("exclude_modules")
+    if family.states == "mamba2" and quantization.get("quant_algo") == MIXED and isinstance(layers, dict) and layers:
+        return listed_formats(layers)
+    dtype = _weight_dtype(source, config, quantization)
+    if family.states == "kda" and quantization.get("format") == MXFP4_FORMAT:
+        return {"weight_dtype": dtype, "kept_wide": {dtype: AROUND_EXPERTS}}
+    if family.states == "mamba2" and isinstance(modules, list) and (wide := excluded(modules)):
+        return {"weight_dtype": dtype, "kept_wide": {dtype: wide}}
+    return {"weight_dtype": dtype}
+
+
+def _weight_dtype(source: Source, config: Config, quantization: dict[str, Any]) -> str:
+    if quantization:
         method = quantization.get("quant_method")
         algorithm = quantization.get("quant_algo")
         if method == "modelopt" or (method is None and algorithm is not None):

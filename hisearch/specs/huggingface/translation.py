@@ -14,7 +14,8 @@ from hisearch.specs.huggingface.config import Config
 from hisearch.specs.huggingface.exclusions import excluded_modules, kept_wide
 from hisearch.specs.huggingface.families import FAMILIES
 from hisearch.specs.huggingface.feed_forward import feed_forward
-from hisearch.specs.huggingface.formats import quantization_of, weight_dtype
+from hisearch.specs.huggingface.formats import formats, quantization_of
+from hisearch.specs.huggingface.recurrent import with_states
 from hisearch.specs.huggingface.towers import towers
 from hisearch.specs.huggingface.windowed import window_heads
 from hisearch.specs.models.model import ModelSpec
@@ -57,12 +58,12 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
     config.data = {**family.defaults, **{key: value for key, value in config.data.items() if value is not None}}
     data: dict[str, Any] = {
         "huggingface_id": _published_id(config) or name,
-        "layers": config.need("num_hidden_layers"),
+        "layers": 1 if family.states == "mamba2" else config.need("num_hidden_layers"),
         "hidden_size": config.need("hidden_size"),
         "vocab_size": config.need("vocab_size"),
         "tie_word_embeddings": config.get("tie_word_embeddings", False),
-        "max_context_tokens": config.need("max_position_embeddings"),
-        "weight_dtype": weight_dtype(source, config),
+        "max_context_tokens": config.need("max_position_embeddings", "model_max_length"),
+        **formats(source, config, family),
         "attention_stays_wide": kind == "gpt_oss",
         "qk_norm_per_layer": config.get("qk_norm_type", "") == "per_layer",
         "attention_output_gate": family.linear and config.get("attn_output_gate", True),
@@ -75,8 +76,10 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         **window(config, kind),
         **window_heads(config, kind),
         **towers(source.data, kind, config.need("hidden_size")),
+        **with_states(config, family),
     }
-    if wide := kept_wide(excluded_modules(quantization_of(source, config)), data):
+    modules = excluded_modules(quantization_of(source, config)) if family.states == "none" else []
+    if wide := kept_wide(modules, data):
         data["kept_wide"] = {data["weight_dtype"]: wide}
     if config.faults:
         raise source.error((), f"config.json of model_type {kind}: {'; '.join(config.faults)}")

@@ -172,7 +172,7 @@ class MoeTerms(LawTerms):
 
 
 class LinearTerms(LawTerms):
-    """Prompts in linear attention: the chunked gated delta rule of one layer, heads of 128 x 128."""
+    """Prompts in linear attention: a chunked delta rule of one layer, heads of 128 x 128."""
 
     launch_s: NonNegative = Field(description="All kernels of the layer.")
     serial_token_s: NonNegative = Field(description="Per token of the longest prompt: its chunks follow each other.")
@@ -294,6 +294,9 @@ class LawsSpec(Strict):
         description="Of engine versions before each of these, whose experts had other kernels, for `validate silicon`.",
     )
     linear_attention: dict[str, LinearTerms] = Field(default_factory=dict, description="By format of the activations.")
+    kda: dict[str, LinearTerms] = Field(
+        default_factory=dict, description="Kimi Delta Attention, without its convolution; likewise."
+    )
     linear_inputs: Literal[2, 4] = Field(
         2,
         description="Products that make the inputs of linear attention: one of queries, keys, values and gates and one "

@@ -33,15 +33,38 @@ class SparseAttentionSpec(Strict):
 
 
 class LinearAttentionSpec(Strict):
-    """Layers of linear attention (gated delta rule): a state of fixed size for each sequence in place of a KV cache."""
+    """Layers with a recurrent state of fixed size for each sequence in place of a KV cache.
 
+    Of Mamba-2, queries and keys are C and B, whose heads are its groups, as wide as its state. Values are x.
+    """
+
+    kind: Literal["gated_delta", "kda", "mamba2"] = Field(
+        "gated_delta",
+        description="gated_delta: gated delta rule (Qwen3.5). kda: Kimi Delta Attention, whose decay has a gate for "
+        "each channel. mamba2: Mamba-2 (Nemotron-H).",
+    )
     layers: Count = Field(description="Layers of this kind; the others have the attention above.")
-    key_heads: Count = Field(description="Heads of queries and keys.")
+    key_heads: Count = Field(description="Heads of queries and keys; mamba2: n_groups.")
     value_heads: Count = Field(description="Heads of values, each with a state of key_head_dim x value_head_dim.")
-    key_head_dim: Count = Field(description="Width of a query or key.")
+    key_head_dim: Count = Field(description="Width of a query or key; mamba2: ssm_state_size.")
     value_head_dim: Count = Field(description="Width of a value.")
     state_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Format of the states.")
     conv_kernel: Count = Field(4, description="Tokens under the short convolution of queries, keys and values.")
+    gate_rank: NonNegativeInt = Field(
+        0, description="kda: width of the latent of output gates; 0: they are projected directly."
+    )
+    bounded_decay: bool = Field(
+        default=False, description="kda: decay has a lower bound, which vLLM's kernels that export states ask for."
+    )
+    chunk_tokens: Count = Field(64, description="Tokens of a chunk of the kernels' parallel form.")
+
+    @model_validator(mode="after")
+    def _check(self) -> LinearAttentionSpec:
+        if self.kind == "kda" and (self.key_heads, self.key_head_dim) != (self.value_heads, self.value_head_dim):
+            raise ValueError("kda has as many heads of keys as of values, as wide")
+        if self.kind != "kda" and (self.gate_rank or self.bounded_decay):
+            raise ValueError(f"gate_rank and bounded_decay are of kda, not of {self.kind}")
+        return self
 
 
 class WindowHeadsSpec(Strict):
@@ -73,6 +96,12 @@ class MoeSpec(Strict):
         "ones, and tensor-parallel ranks add up both.",
     )
     leading_dense_layers: NonNegativeInt = Field(0, description="First layers that keep a dense FFN.")
+    latent_size: NonNegativeInt = Field(
+        0, description="Width in which routed experts work, between two projections of each layer; 0: hidden_size."
+    )
+    latent_norm: bool = Field(
+        default=False, description="Experts' sum is normalised in the latent: ranks add it up before it is projected."
+    )
     router_dtype: Literal["bf16", "fp32"] = Field(
         "bf16", description="Format in which engines multiply by the router; fp32 runs without tensor cores."
     )
@@ -104,11 +133,17 @@ MatrixName = Literal[
     "index_k_proj",
     "linear_in_proj",
     "linear_scalar_proj",
+    "linear_decay_proj",
+    "linear_gate_proj",
     "linear_out_proj",
+    "attention_gate_proj",
     "gate_up_proj",
     "down_proj",
     "shared_gate_up_proj",
     "shared_down_proj",
+    "latent_down_proj",
+    "latent_up_proj",
+    "lm_head",
 ]
 
 
@@ -143,7 +178,11 @@ class ModelSpec(Strict):
     architecture: str = Field(
         "", description="model_type of its config.json, where engines keep windows by it; absent: by what is below."
     )
-    layers: Count = Field(description="Decoder layers.")
+    layers: Count = Field(description="Decoder layers: those with attention or a recurrent state.")
+    ffn_layers: Count | None = Field(
+        None,
+        description="Layers with an FFN, where a layer is a mixer or an FFN alone (Nemotron-H); absent: all.",
+    )
     hidden_size: Count = Field(description="Width of the residual stream.")
     attention_heads: Count = Field(description="Query heads.")
     kv_heads: Count = Field(description="Key and value heads; attention_heads where attention is not grouped.")
@@ -164,7 +203,15 @@ class ModelSpec(Strict):
         None, description="With attention mla alone; absent where every query reads all tokens before it."
     )
     attention_output_gate: bool = Field(
-        default=False, description="Attention's output is gated by a projection as wide as the queries (Qwen3.5)."
+        default=False, description="Attention's output is gated by a projection as wide as it (Qwen3.5, Kimi K3)."
+    )
+    rotary_embedding: bool = Field(
+        default=True, description="Attention rotates queries and keys; false where it has no embedding of positions."
+    )
+    residual_block_layers: NonNegativeInt = Field(
+        0,
+        description="Layers of a block whose sum all later layers attend to (Kimi K3's attention residuals); 0: a "
+        "single residual stream.",
     )
     attention_head_gate: bool = Field(
         default=False, description="Attention's output is gated by one number for each head (Step-3.5)."
@@ -203,6 +250,11 @@ class ModelSpec(Strict):
     kept_wide: dict[DType, list[MatrixName]] = Field(
         default_factory=dict,
         description="By format of the weights: dense matrices that checkpoints in it keep in 16 bits all the same.",
+    )
+    mixed_formats: dict[DType, dict[MatrixName, DType]] = Field(
+        default_factory=dict,
+        description="By format of the weights: matrices that checkpoints in it keep in another format than it or 16 "
+        "bits (Nemotron 3.5 in NVFP4).",
     )
     weight_dtype: DType = Field(
         "bf16", description="Format the published weights are stored in; fp4 is MXFP4, nvfp4 NVFP4."
@@ -245,3 +297,13 @@ class ModelSpec(Strict):
         if self.moe is None and self.intermediate_size == 0:
             raise ValueError("intermediate_size is 0 but the model has no moe section")
         return self
+
+    @property
+    def ffn_count(self) -> int:
+        """Layers with an FFN, dense or of experts."""
+        return self.layers if self.ffn_layers is None else self.ffn_layers
+
+    @property
+    def norm_count(self) -> int:
+        """Norms of the residual stream's width in all layers: half of ``norms_per_layer`` for a mixer or FFN each."""
+        return self.norms_per_layer * (self.layers + self.ffn_count) // 2

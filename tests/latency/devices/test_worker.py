@@ -22,6 +22,8 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
 from hisearch.specs.machines.devices import DevicesSpec
 
+#: Kimi Delta Attention, and Mamba-2 with layers that are a mixer or an FFN alone; both with experts in a latent.
+RECURRENT = [CATALOGUE.get("Model", name).spec for name in ("kimi-k3", "nemotron-3-super-120b-a12b")]
 ATTENTION_ON_PIM = {"attached": ["pim"], "operators": {"decode_attention": "pim"}}
 
 
@@ -35,7 +37,7 @@ def load_of(chunk=(0, 0), decodes=()):
     return Load(*(np.array([float(value)]) for value in values))
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.huggingface_id)
+@pytest.mark.parametrize("model", [*MODELS, *RECURRENT], ids=lambda m: m.huggingface_id)
 @pytest.mark.parametrize("tp", [1, 4])
 def test_without_devices_it_is_the_roofline(model, tp):
     """L7: the same operators, one by one, add up to the same tables."""
