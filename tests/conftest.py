@@ -15,11 +15,16 @@ import os
 import time
 
 import pytest
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 #: Of property tests that do not say how many.
 EXAMPLES = 100 if {"HISEARCH_EXAMPLES", "HISEARCH_FULL"} & os.environ.keys() else 20
-settings.register_profile("hisearch", derandomize="HISEARCH_EXAMPLES" not in os.environ, max_examples=EXAMPLES)
+settings.register_profile(
+    "hisearch",
+    derandomize="HISEARCH_EXAMPLES" not in os.environ,
+    max_examples=EXAMPLES,
+    suppress_health_check=[HealthCheck.too_slow],  # it measures the machine
+)
 settings.load_profile("hisearch")
 
 # What is imported stays: while tests are collected there is no garbage to speak of, and later it is not looked through.
