@@ -24,12 +24,15 @@ deepseek-ai/DeepSeek-V3.2-Exp), section 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from hisearch.base.dtypes import F8
+from hisearch.latency.matrices.compressed import state_bytes_per_token
+from hisearch.latency.matrices.entries import EntriesShape, IndexShape, entries_read
 from hisearch.latency.parameters import (
     Matrix,
     latent_bytes_per_token,
@@ -92,20 +95,6 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class IndexShape:
-    """The indexer of sparse attention in one layer, replicated on every rank.
-
-    topk: tokens that a query reads.
-    flops_per_pair, bytes_per_token: of scoring a pair, and of a token's index key. They are means over layers: some may
-        lack an indexer.
-    """
-
-    topk: int
-    flops_per_pair: float
-    bytes_per_token: float
-
-
-@dataclass(frozen=True)
 class AttentionShape:
     """Attention of one layer and rank.
 
@@ -113,6 +102,7 @@ class AttentionShape:
     decompress_*: per *cached* token of a prefill chunk, to rebuild keys and values from a latent (MLA; else 0).
     window_reads: times that a decode reads its KV in layers with a window.
     index: of sparse attention; its pairs are those that are read.
+    entries: layers with compressed entries, or with blocks of tokens.
     """
 
     full_layers: int
@@ -127,6 +117,7 @@ class AttentionShape:
     decode_query_bytes: float
     index: IndexShape | None = None
     window_reads: float = 1.0
+    entries: tuple[EntriesShape, ...] = ()
 
 
 def active_experts(experts: int, experts_per_token: int, tokens: F8) -> F8:
@@ -152,7 +143,9 @@ def windowed_pairs(new: F8, cached: F8, window: float) -> F8:
     return np.asarray(growing * (cached + (growing + 1.0) / 2.0) + (new - growing) * window)
 
 
-def token_operators(model: ModelSpec, part: Shard, weight_dtype: DType, compute_dtype: DType) -> list[Operator]:
+def token_operators(
+    model: ModelSpec, part: Shard, weight_dtype: DType, compute_dtype: DType, others: Mapping[DType, DType] = {}
+) -> list[Operator]:
     """Operators whose cost depends only on the step's tokens, without attention and collectives.
 
     Args:
@@ -160,16 +153,23 @@ def token_operators(model: ModelSpec, part: Shard, weight_dtype: DType, compute_
         part: one rank's widths.
         weight_dtype: format in which weights are stored and read.
         compute_dtype: operand format whose peak the quantised matrices run at.
+        others: likewise, of the other quantised formats that a checkpoint has.
     """
-    gemms = [_gemm(matrix, weight_dtype, compute_dtype) for matrix in matrices(model, part)]
+    gemms = [_gemm(matrix, weight_dtype, compute_dtype, others) for matrix in matrices(model, part)]
     return [*gemms, *_elementwise(model, part, weight_dtype)]
 
 
-def sequence_operators(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Operator]:
-    """LM head (split over ranks) and sampling (each rank over the whole vocabulary), by sequences that sample."""
+def sequence_operators(
+    model: ModelSpec, part: Shard, weight_dtype: DType, others: Mapping[DType, DType] = {}
+) -> list[Operator]:
+    """LM head (split over ranks) and sampling (each rank over the whole vocabulary), by sequences that sample.
+
+    ``others``: see ``token_operators``; with the format of the weights, for an LM head that has it.
+    """
     wide = wide_dtype(weight_dtype)
     sampling = Operator("sampling", "elementwise", wide, 1, 0.0, SAMPLING_BYTES_PER_LOGIT * model.vocab_size)
-    return [_gemm(lm_head(model, part), weight_dtype, wide), sampling, *_linear_states(model, part, wide)]
+    head = _gemm(lm_head(model, part), weight_dtype, others.get(weight_dtype, wide), others)
+    return [head, sampling, *_linear_states(model, part, wide)]
 
 
 def _linear_states(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator]:
@@ -184,6 +184,20 @@ def _linear_states(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator
 
 def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType, *, rereads_windows: bool = False) -> AttentionShape:
     """Attention of ``model`` on one rank; ``rereads_windows``: see ``PricedWorker``."""
+    if (read := entries_read(model, part, kv_dtype)) is not None:
+        return AttentionShape(
+            full_layers=read.full_layers,
+            window_layers=read.window_layers,
+            window_tokens=read.window_tokens,
+            kv_bytes_per_token=read.kv_bytes_per_token,
+            prefill_flops_per_pair=read.flops_per_pair,
+            prefill_query_bytes=read.query_bytes,
+            decompress_flops=0.0,
+            decompress_bytes=0.0,
+            decode_flops_per_pair=read.flops_per_pair,
+            decode_query_bytes=read.query_bytes,
+            entries=read.entries,
+        )
     windowed = window_layers(model)
     heads, kv_bytes, index = part.heads, layer_kv_bytes_per_token(model, part, kv_dtype), None
     if model.mla is None:
@@ -219,12 +233,14 @@ def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType, *, rereads_w
     )
 
 
-def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType) -> Operator:
+def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType, others: Mapping[DType, DType] = {}) -> Operator:
+    stored = matrix.format(weight_dtype)
+    operands = compute_dtype if stored == weight_dtype else others.get(stored, "bf16")
     uses = matrix.experts_per_token * matrix.token_groups / matrix.expert_ranks
     return Operator(
         name=matrix.name,
         family="gemm",
-        dtype=compute_dtype if matrix.takes(weight_dtype) else matrix.wide(weight_dtype),
+        dtype=operands if matrix.takes(weight_dtype) else matrix.wide(weight_dtype),
         layers=matrix.layers,
         flops_per_unit=2.0 * uses * matrix.inputs * matrix.outputs,
         bytes_per_unit=uses * (matrix.inputs + matrix.outputs) * ACTIVATION_BYTES,
@@ -238,15 +254,20 @@ def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType) -> Operator
 
 
 def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Operator]:
-    """Memory-bound operators: two norms with residual (both streams in and out), rotary and KV write, activation."""
+    """Memory-bound operators: two norms with residual (both streams in and out), rotary and KV write, activation.
+
+    With several residual streams, each norm reads and writes all of them, and its input and output.
+    """
     dtype = wide_dtype(weight_dtype)
-    if model.mla is None:
+    if model.compressed_attention is not None:
+        rotated = (part.heads + 1) * model.head_dim
+    elif model.mla is None:
         rotated = (part.heads + 2 * part.kv_heads) * model.head_dim
     else:
         rotated = part.heads * model.mla.qk_rope_head_dim + model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
     widths: list[tuple[str, int, float]] = [
         ("embedding", 1, 2 * model.hidden_size),
-        ("norms", 2 * model.layers, 4 * model.hidden_size),
+        ("norms", 2 * model.layers, 2 * (model.residual_streams + 1) * model.hidden_size),
         ("rotary_kv_write", model.layers - linear_layers(model), 2 * rotated),
     ]
     split = part.parallelism
@@ -261,7 +282,21 @@ def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Ope
         if (single := model.moe.choice_operators - 1) > 0:
             widths.append(("expert_choice", single * moe_layers(model), 2 * model.moe.experts))
     operators = [Operator(name, "elementwise", dtype, layers, 0.0, n * ACTIVATION_BYTES) for name, layers, n in widths]
-    return [*operators, *_linear_mixing(model, part, dtype)]
+    return [*operators, *_linear_mixing(model, part, dtype), *_compression(model, dtype)]
+
+
+def _compression(model: ModelSpec, dtype: DType) -> list[Operator]:
+    """What makes an entry is written to its state and read again: vectors and weights, in 32 bits."""
+    kept = model.compressed_attention
+    if kept is None:
+        return []
+    return [
+        Operator(
+            f"compress_{kind.ratio}", "elementwise", dtype, kind.layers, 0.0,
+            2.0 * state_bytes_per_token(model, kept, kind) / kind.layers,
+        )
+        for kind in kept.entries
+    ]  # fmt: skip
 
 
 def _linear_mixing(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator]:

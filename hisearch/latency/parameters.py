@@ -7,8 +7,18 @@ Biases and the norms of queries and keys are left out (below 0.01 % of the param
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import get_args
 
+from hisearch.latency.matrices import block_sparse, compressed
+from hisearch.latency.matrices.matrix import (
+    WIDE_DTYPES,
+    Matrix,
+    element_bytes,
+    kv_element_bytes,
+    wide_dtype,
+    with_formats,
+)
 from hisearch.latency.sharding import (
     Parallelism,
     Shard,
@@ -19,76 +29,19 @@ from hisearch.latency.sharding import (
     shard,
     window_layers,
 )
-from hisearch.specs.base import DTYPE_BYTES, KV_SCALE_BYTES, WEIGHT_SCALE_BYTES, DType
+from hisearch.specs.base import DTYPE_BYTES, DType
 from hisearch.specs.models.model import MlaSpec, ModelSpec
+
+__all__ = ["WIDE_DTYPES", "Matrix", "element_bytes", "kv_element_bytes", "matrices", "wide_dtype"]
 
 #: Bytes of a scale of an indexer's fp8 key, and elements that share it (SGLang's and vLLM's caches of index keys: 132
 #: bytes for a width of 128).
 INDEX_SCALE_BYTES, INDEX_SCALE_ELEMENTS = 4.0, 128
 
-#: Unquantised formats of weights; everything narrower is quantised.
-WIDE_DTYPES: frozenset[str] = frozenset({"fp32", "bf16", "fp16"})
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A weight matrix of one rank, ``inputs x outputs`` elements, in ``layers`` layers.
-
-    The rank holds ``experts`` copies per layer; a token uses ``experts_per_token`` of all ``experts * expert_ranks``.
-    Dense matrices have one of one. ``routed``: tokens choose among the copies, of which a rank may hold just one.
-    ``token_groups`` attention groups send their tokens through it. ``quantised``: False where it always stays wide.
-    ``wide_in``: checkpoint formats in which it stays in 16 bits too. ``single``: kept and multiplied in 32 bits.
-    """
-
-    name: str
-    inputs: int
-    outputs: int
-    layers: int
-    experts: int = 1
-    experts_per_token: int = 1
-    quantised: bool = True
-    expert_ranks: int = 1
-    token_groups: int = 1
-    routed: bool = False
-    wide_in: frozenset[DType] = frozenset()
-    single: bool = False
-
-    def takes(self, weight_dtype: DType) -> bool:
-        """Whether it has the format of a checkpoint in ``weight_dtype``; else that of ``wide``."""
-        return self.quantised and weight_dtype not in self.wide_in
-
-    def wide(self, weight_dtype: DType) -> DType:
-        """Its format where it does not take that of the checkpoint."""
-        return "fp32" if self.single else wide_dtype(weight_dtype)
-
-    def element_bytes(self, weight_dtype: DType) -> float:
-        """Bytes of an element in a checkpoint in ``weight_dtype``, scales included."""
-        return element_bytes(weight_dtype) if self.takes(weight_dtype) else DTYPE_BYTES[self.wide(weight_dtype)]
-
-    @property
-    def elements(self) -> int:
-        """Elements in all layers and experts."""
-        return self.inputs * self.outputs * self.layers * self.experts
-
-
-def element_bytes(dtype: DType) -> float:
-    """Bytes a weight takes in ``dtype``, scales included."""
-    return DTYPE_BYTES[dtype] + WEIGHT_SCALE_BYTES.get(dtype, 0.0)
-
-
-def kv_element_bytes(dtype: DType) -> float:
-    """Bytes an element of the KV cache takes in ``dtype``, scales included."""
-    return DTYPE_BYTES[dtype] + KV_SCALE_BYTES.get(dtype, 0.0)
-
-
-def wide_dtype(dtype: DType) -> DType:
-    """Format of a model's unquantised parts: ``dtype``, or bf16 where ``dtype`` is quantised."""
-    return dtype if dtype in WIDE_DTYPES else "bf16"
-
 
 def matrices(model: ModelSpec, part: Shard) -> list[Matrix]:
     """The matrices of attention and FFN that one rank holds."""
-    return [*attention_matrices(model, part), *_kept(model, [*_dense_ffn(model, part), *_moe_ffn(model, part)])]
+    return [*attention_matrices(model, part), *with_formats(model, [*_dense_ffn(model, part), *_moe_ffn(model, part)])]
 
 
 def parameter_count(model: ModelSpec) -> int:
@@ -117,8 +70,11 @@ def weight_bytes_per_rank(model: ModelSpec, split: int | Parallelism, weight_dty
     stages = part.parallelism.pipeline
     wide = DTYPE_BYTES[wide_dtype(weight_dtype)]
     total = sum(m.elements * m.element_bytes(weight_dtype) for m in matrices(model, part))
-    tables = 1 if model.tie_word_embeddings or stages > 1 else 2
-    return (total + wide * _norm_elements(model)) / stages + wide * tables * part.vocab * model.hidden_size
+    table = head = part.vocab * model.hidden_size * wide
+    if not model.tie_word_embeddings:
+        head = lm_head(model, part).elements * lm_head(model, part).element_bytes(weight_dtype)
+    tables = max(table, head) if stages > 1 else table if model.tie_word_embeddings else table + head
+    return (total + wide * _norm_elements(model)) / stages + tables
 
 
 def redundant_expert_bytes_per_rank(
@@ -126,23 +82,26 @@ def redundant_expert_bytes_per_rank(
 ) -> float:
     """Bytes of redundant expert copies on each rank, ``redundant`` per layer over all ranks."""
     part = shard(model, split)
-    routed = sum(m.elements for m in matrices(model, part) if m.routed)
+    routed = [m for m in matrices(model, part) if m.routed]
     if not routed:
         return 0.0
     copies = redundant / part.parallelism.expert / part.experts
-    return routed * copies * element_bytes(weight_dtype) / part.parallelism.pipeline
+    kept = sum(m.elements * m.element_bytes(weight_dtype) for m in routed)
+    return copies * kept / part.parallelism.pipeline
 
 
 def layer_kv_bytes_per_token(model: ModelSpec, part: Shard, kv_dtype: DType) -> float:
     """Bytes one layer of one rank keeps per token. MLA's latent serves all heads, so every rank holds all of it.
 
-    Sparse attention keeps the indexer's keys too.
+    Sparse attention keeps the indexer's keys too. Of layers that keep different bytes, a mean.
     """
+    if model.compressed_attention is not None:
+        return compressed.entries_bytes_per_token(model, model.compressed_attention, kv_dtype) / model.layers
     if model.mla is not None:
         return latent_bytes_per_token(model.mla, kv_dtype, sparse=model.sparse_attention is not None) + _index_bytes(
             model
         )
-    return 2 * part.kv_heads * model.head_dim * kv_element_bytes(kv_dtype)
+    return 2 * part.kv_heads * model.head_dim * kv_element_bytes(kv_dtype) + block_sparse.mean_index_bytes(model)
 
 
 def latent_bytes_per_token(mla: MlaSpec, kv_dtype: DType, *, sparse: bool) -> float:
@@ -176,6 +135,9 @@ def kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_d
 def window_kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_dtype: DType) -> float:
     """Bytes of KV a token inside the sliding window takes on each rank, in the layers that drop tokens outside."""
     part = shard(model, split)
+    if model.compressed_attention is not None:
+        kept = compressed.window_bytes_per_token(model, model.compressed_attention, kv_dtype)
+        return kept / part.parallelism.pipeline
     return _dropping_layers(model) / part.parallelism.pipeline * layer_kv_bytes_per_token(model, part, kv_dtype)
 
 
@@ -219,17 +181,11 @@ def _norm_elements(model: ModelSpec) -> int:
 
 def attention_matrices(model: ModelSpec, part: Shard) -> list[Matrix]:
     """The matrices of attention that one rank holds."""
-    return _kept(model, _grouped(model, part) if model.mla is None else _mla(model, model.mla, part))
-
-
-def _kept(model: ModelSpec, unmarked: list[Matrix]) -> list[Matrix]:
-    """``unmarked`` matrices with ``wide_in`` set, the checkpoint formats in which they stay in 16 bits."""
-    if not model.kept_wide:
-        return unmarked
-    return [
-        replace(matrix, wide_in=frozenset(dtype for dtype, kept in model.kept_wide.items() if matrix.name in kept))
-        for matrix in unmarked
-    ]
+    if model.compressed_attention is not None:
+        listed = compressed.compressed_matrices(model, model.compressed_attention, part)
+    else:
+        listed = _grouped(model, part) if model.mla is None else _mla(model, model.mla, part)
+    return with_formats(model, listed)
 
 
 def _grouped(model: ModelSpec, part: Shard) -> list[Matrix]:
@@ -239,6 +195,7 @@ def _grouped(model: ModelSpec, part: Shard) -> list[Matrix]:
     return [
         Matrix("qkv_proj", hidden, (queries + 2 * part.kv_heads) * width, layers, quantised=quantised),
         Matrix("o_proj", part.heads * width, hidden, layers, quantised=quantised),
+        *block_sparse.index_matrices(model, part),
         *_linear_attention(model, part),
     ]
 
@@ -329,8 +286,18 @@ def _moe_ffn(model: ModelSpec, part: Shard) -> list[Matrix]:
 
 
 def lm_head(model: ModelSpec, part: Shard) -> Matrix:
-    """The LM head, split over the vocabulary; it stays wide."""
-    return Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)
+    """The LM head, split over the vocabulary; it stays wide but in checkpoints that state another format for it."""
+    head = Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)
+    others = {
+        dtype: other
+        for dtype, formats in model.other_formats.items()
+        for other, names in formats.items()
+        if head.name in names
+    }
+    if not others:
+        return head
+    wide: frozenset[DType] = frozenset(dtype for dtype in get_args(DType) if dtype not in others)
+    return replace(head, quantised=True, wide_in=wide, others=tuple(others.items()))
 
 
 def _up_factor(model: ModelSpec) -> int:

@@ -33,6 +33,7 @@ import re
 from dataclasses import dataclass
 
 from hisearch.latency.device_memory.constants import MIB, constant
+from hisearch.latency.matrices.entries import computed_heads
 from hisearch.latency.parameters import wide_dtype
 from hisearch.latency.sharding import Parallelism, shard
 from hisearch.specs.base import DTYPE_BYTES
@@ -98,6 +99,9 @@ def towers_of(model: ModelSpec) -> TowersSpec | None:
 def rotary_bytes(model: ModelSpec) -> float:
     """Bytes of the cosines and sines of all positions, which each rank keeps once, in the format of activations."""
     width = model.head_dim if model.mla is None else model.mla.qk_rope_head_dim
+    if (kept := model.compressed_attention) is not None:
+        # Windows and entries have tables of their own.
+        width = 2 * kept.rotary_dim
     return max(model.max_context_tokens, _llama_4_positions(model)) * width * _WIDE_BYTES
 
 
@@ -124,11 +128,14 @@ def encoding_bytes(model: ModelSpec, split: Parallelism, chunk_tokens: int) -> t
 def forward_bytes(model: ModelSpec, split: int | Parallelism, tokens: int) -> float:
     """Most bytes of a layer's temporaries while ``tokens`` tokens pass.
 
-    Three residual streams, and the wider of attention's and the FFN's inputs and outputs. For experts the widths count
-    once per routed expert, and the output buffer is shared with the wider of the two.
+    Two activations of the hidden size beside the residual stream, or the streams of a model with several, and the wider
+    of attention's and the FFN's inputs and outputs. For experts the widths count once per routed expert, and the output
+    buffer is shared with the wider of the two.
     """
     part = shard(model, split)
-    if model.mla is None:
+    if model.compressed_attention is not None:
+        attention = 2 * computed_heads(part.heads) * model.head_dim
+    elif model.mla is None:
         attention = (2 * part.heads + 2 * part.kv_heads) * model.head_dim
     else:
         key = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
@@ -140,7 +147,7 @@ def forward_bytes(model: ModelSpec, split: int | Parallelism, tokens: int) -> fl
         uses = model.moe.experts_per_token * groups / part.parallelism.expert
         routed = uses * (max(up, model.hidden_size) + part.expert_intermediate)
         widest = max(widest, routed + 3 * part.shared_intermediate * together)
-    return _WIDE_BYTES * tokens * (3 * model.hidden_size + widest)
+    return _WIDE_BYTES * tokens * ((2 + model.residual_streams) * model.hidden_size + widest)
 
 
 def peak_bytes(

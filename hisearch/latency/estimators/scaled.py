@@ -24,7 +24,7 @@ from hisearch.specs.base import DType
 from hisearch.specs.machines.laws import CollectiveCurve, DecodeTerms, PrefillTerms, SparseTerms
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
-from hisearch.specs.models.pages import page_warnings
+from hisearch.specs.models.pages import entries_warnings, page_warnings
 
 #: Most tokens of a step for which SGLang fuses the all-reduce (``FUSE_ALLREDUCE_MAX_BATCH_SIZE``).
 FUSED_TOKENS = 2048
@@ -98,13 +98,14 @@ class ScaledEstimator(ProfileEstimator):
             lockstep=timed.lockstep_table(seconds, overhead, priced.max_tokens),
             served=self._served(priced),
             warnings=(
-                *format_warnings(priced.accelerator, priced.loaded_dtype),
+                *format_warnings(priced.accelerator, priced.model, priced.loaded_dtype),
                 *page_warnings(priced.engine.name, priced.engine.page_size, priced.model),
+                *entries_warnings(priced.engine.name, priced.kv_dtype, priced.model),
                 *self._warnings(timed, priced),
                 *overhead.implausible(),
             ),
         )
-        knows_even = law_of(self.laws.moe, timed.weights) is not None
+        knows_even = law_of(self.laws.moe, timed.experts_format) is not None
         return with_uneven_experts(
             costs, priced.engine.experts, priced.model, priced.split, timed.routed_s, knows_even=knows_even
         )
@@ -178,17 +179,19 @@ class ScaledEstimator(ProfileEstimator):
         ratios = (sheet.memory_bandwidth_bytes_per_s / laws.memory_bandwidth_bytes_per_s, flops / laws.flops)
         if any(abs(ratio - 1.0) > SAME_SHEET for ratio in ratios):
             warnings.append(f"laws of {laws.accelerator} are carried over to another accelerator by its sheet")
-        dense = any(
-            not matrix.routed and matrix.takes(worker.weight_dtype) for matrix in matrices(worker.model, worker.part)
-        )
-        families = ((dense, "dense products", laws.gemm), (moe_layers(worker.model) > 0, "experts", laws.moe))
-        for present, family, known in families:
-            taken = law_of(known, worker.weights)
-            if present and taken is None:
-                warnings.append(f"no law of {family} in {worker.weights}: the roofline prices them")
-            elif present and taken != worker.weights:
-                warnings.append(f"no law of {family} in {worker.weights}: that of {taken} prices them")
-        if kv_dtype not in (laws.prefill_attention if worker.model.mla is None else laws.mla_prefill):
+        held = matrices(worker.model, worker.part)
+        dense = {worker.format_of(m): None for m in held if not m.routed and m.takes(worker.weight_dtype)}
+        routed = [worker.experts_format] if moe_layers(worker.model) else []
+        for formats, family, known in ((dense, "dense products", laws.gemm), (routed, "experts", laws.moe)):
+            for stored in formats:
+                taken = law_of(known, stored)
+                if taken is None:
+                    warnings.append(f"no law of {family} in {stored}: the roofline prices them")
+                elif taken != stored:
+                    warnings.append(f"no law of {family} in {stored}: that of {taken} prices them")
+        if worker.roofline.attention.entries:
+            warnings.append("no law of compressed or block-sparse attention: the roofline prices it")
+        elif kv_dtype not in (laws.prefill_attention if worker.model.mla is None else laws.mla_prefill):
             warnings.append(f"no law of attention with a KV cache of {kv_dtype}: that of another format prices it")
         for name, ranks, most in worker.collectives.beyond(worker.part.parallelism):
             warnings.append(f"no measurement of {name}s on {ranks} ranks: those on {most} price them")
@@ -201,5 +204,7 @@ class ScaledEstimator(ProfileEstimator):
             name = law_of(self.laws.gemm, worker.format_of(matrix))
             if not matrix.routed and matrix.name not in SMALL and name is not None:
                 warnings += beyond(matrix.name, self.laws.gemm[name], n=matrix.outputs, k=matrix.inputs)
+        if worker.roofline.attention.entries:
+            return warnings
         warnings += beyond("prefill attention", worker.prefill, heads=worker.prefill_heads.heads)
         return warnings + beyond("decode attention", worker.decode, heads=worker.decode_heads.heads)

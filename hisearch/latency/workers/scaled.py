@@ -7,9 +7,10 @@ Notation (per layer and rank; with g attention groups FFNs see m = g * T tokens)
     chunk_s    = prefill_s of one chunk, less the launch that token_s has
     decode_s   = decode_s of the batch, likewise
 
-Norms, rotary embedding, activation and sampling have no law and use the profile's roofline terms, as do unmeasured
-formats, with a warning. Steps within a CUDA graph are priced at the graph's size; longer ones add
-``layers * eager_layer_s``. A step pays ``launch_share`` of the kernels' launch times. Energy is the roofline's.
+Norms, rotary embedding, activation, sampling, and attention that reads entries or blocks have no law and use the
+profile's roofline terms, as do unmeasured formats, with a warning. Steps within a CUDA graph are priced at the graph's
+size; longer ones add ``layers * eager_layer_s``. A step pays ``launch_share`` of the kernels' launch times. Energy is
+the roofline's.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from hisearch.latency.laws.collectives import Collectives
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.gemm import gemm_s, quantise_s
 from hisearch.latency.laws.linear import parallel_s, serial_s
-from hisearch.latency.laws.model import law_of
+from hisearch.latency.laws.model import checkpoint_law, law_of
 from hisearch.latency.laws.moe import Experts, drawn, moe_s
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.laws.sparse import dense_s, indexer, sparse_decode_s, sparse_prefill_s
@@ -162,10 +163,11 @@ class ScaledWorker:
         return total + self.collectives.all_gather_s(payload, self.part.parallelism.tensor)
 
     def format_of(self, matrix: Matrix) -> str:
-        """Format of a dense matrix, by its name in the laws."""
-        if matrix.takes(self.weight_dtype):
-            return self.weights
-        return "fp32" if matrix.single else "bf16"
+        """Format of a matrix, by its name in the laws."""
+        if not matrix.takes(self.weight_dtype):
+            return "fp32" if matrix.single else "bf16"
+        stored = matrix.format(self.weight_dtype)
+        return self.weights if stored == self.weight_dtype else checkpoint_law(self.model, stored)
 
     def product_s(self, matrix: Matrix, tokens: F8) -> F8:
         """One layer's product with a dense matrix, by its format's law or the roofline.
@@ -191,7 +193,7 @@ class ScaledWorker:
         """One layer's routed experts, by their format's law or the roofline."""
         moe, split = self.model.moe, self.part.parallelism
         assert moe is not None
-        name = law_of(self.laws.moe, self.weights)
+        name = law_of(self.laws.moe, self.experts_format)
         if name is None:
             routed = [op for op in self.roofline.token_ops if op.routed]
             return np.asarray(sum(self._roofline_s(self.roofline.rates.gemm, op, tokens) for op in routed))
@@ -207,8 +209,16 @@ class ScaledWorker:
         )  # fmt: skip
         return seconds - self._hidden_s(terms.launch_s)
 
+    @property
+    def experts_format(self) -> str:
+        """Format of routed experts, by its name in the laws."""
+        routed = next((matrix for matrix in matrices(self.model, self.part) if matrix.routed), None)
+        return self.weights if routed is None else self.format_of(routed)
+
     def chunk_s(self, new: F8, cached: F8) -> F8:
         """Prefill attention of all layers for chunks of ``new`` (at least 1) tokens behind ``cached`` ones."""
+        if self.roofline.attention.entries:
+            return self.roofline.chunk_s(new, cached)
         if self.sparse is not None:
             return self._sparse_chunk_s(self.sparse, new, cached)
         sheet, batch, windowed = self.sheet("bf16"), 1.0, window_layers(self.model)
@@ -236,6 +246,8 @@ class ScaledWorker:
 
     def decode_s(self, sequences: F8, context: F8) -> F8:
         """Decode attention of all layers for ``sequences`` (at least 1) that read ``context`` tokens in total."""
+        if self.roofline.attention.entries:
+            return self.roofline.decode_s(sequences, context)
         if self.sparse is not None:
             reader = indexer(self.model, self.part)
             layer = sparse_decode_s(self.sparse, self.sheet("fp8"), reader, sequences, context)
@@ -254,7 +266,7 @@ class ScaledWorker:
     def mixed_decode_s(self, max_tokens: int, max_sequences: int, longest: int) -> F8 | None:
         """Seconds that decodes add to mixed steps, on the octaves of ``StepCosts``; None: as by themselves."""
         terms = self.laws.mixed_attention
-        if terms is None or self.model.mla is not None:
+        if terms is None or self.model.mla is not None or self.roofline.attention.entries:
             return None
         axes = [octaves_up_to(axis, most) for axis, most in enumerate((max_tokens, longest, max_sequences, longest))]
         prompt, before, sequences, mean = np.ix_(*axes)
@@ -305,7 +317,7 @@ class ScaledWorker:
             | (IN_ALL_REDUCE.get(self.laws.engine, set()) if reduces else set())
         )
         operators = [op for op in self.roofline.token_ops if op.family == "elementwise" and op.name not in inside]
-        if law_of(self.laws.moe, self.weights) is None:
+        if law_of(self.laws.moe, self.experts_format) is None:
             return operators
         shared = 3.0 * self.part.shared_intermediate * self.part.parallelism.ffn_groups * ACTIVATION_BYTES
         kept = [op for op in operators if not op.name.startswith("expert_")]

@@ -14,17 +14,21 @@ class Family(NamedTuple):
     """What an architecture is made of.
 
     experts: keys of its routed experts: none, with a width of their own, with that of ``intermediate_size``,
-        DeepSeek's (leading dense layers, shared experts), or Llama 4's (every n-th layer, a shared expert as wide).
+        DeepSeek's (leading dense layers, shared experts), MiniMax-M3's (a list of layers with experts, shared experts),
+        or Llama 4's (every n-th layer, a shared expert as wide).
+    compressed, block_sparse: see ``ModelSpec``.
     single_router: engines multiply by the router in 32 bits (vLLM's and SGLang's models; SGLang's of GLM-4 since its
         pull request 21660 of March 2026).
     choice_operators: see ``MoeSpec``.
     defaults: of keys that published configurations leave to the library.
     """
 
-    experts: Literal["none", "own", "intermediate", "deepseek", "llama4"] = "none"
+    experts: Literal["none", "own", "intermediate", "deepseek", "minimax_m3", "llama4"] = "none"
     mla: bool = False
     sparse: bool = False
     linear: bool = False
+    compressed: bool = False
+    block_sparse: bool = False
     single_router: bool = False
     choice_operators: int = 1
     defaults: Mapping[str, Any] = {}
@@ -56,6 +60,9 @@ FAMILIES = {
     "deepseek_v2": Family("deepseek", mla=True), "deepseek_v3": Family("deepseek", mla=True),
     "kimi_k2": Family("deepseek", mla=True), "deepseek_v32": Family("deepseek", mla=True, sparse=True),
     "glm_moe_dsa": Family("deepseek", mla=True, sparse=True),
+    "deepseek_v4": Family("deepseek", compressed=True), "deepseek_ref": Family("deepseek", compressed=True),
+    "minimax_m3": Family("minimax_m3", block_sparse=True, single_router=True),
+    "minimax_m3_vl": Family("minimax_m3", block_sparse=True, single_router=True),
 }  # fmt: skip
 
 #: Every head has KV of its own where ``num_key_value_heads`` is left out; other classes have numbers of their own.

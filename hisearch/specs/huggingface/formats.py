@@ -1,4 +1,4 @@
-"""Format of a checkpoint's weights, by its ``config.json`` and the file of whoever quantised it."""
+"""Formats of a checkpoint's weights, by its ``config.json`` and the file of whoever quantised it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.specs.huggingface.config import Config
+from hisearch.specs.huggingface.mixed_formats import MIXED, experts_apart, mixed_formats
 from hisearch.specs.source import Source, read_source
 
 #: File next to a checkpoint that NVIDIA's ModelOpt quantised.
@@ -49,13 +50,31 @@ def _compressed(quantization: dict[str, Any]) -> tuple[str | None, str]:
     return _COMPRESSED.get(kind), f"compressed-tensors {kind}"
 
 
-def weight_dtype(source: Source, config: Config) -> str:
-    """Format of the weights.
+def weight_formats(source: Source, config: Config, kind: str) -> dict[str, Any]:
+    """Fields of a ``ModelSpec`` that say what formats the weights have.
 
     Raises:
         SpecError: a quantisation or a type that is not known.
     """
-    if quantization := quantization_of(source, config):
+    quantization = quantization_of(source, config)
+    if str(quantization.get("quant_algo")) == MIXED:
+        return mixed_formats(source, quantization)
+    published = weight_dtype(source, config, quantization)
+    # DeepSeek-V4's experts are in MXFP4 unless the configuration says otherwise, beside dense matrices in fp8 (vLLM
+    # 0.33.0, ``models/deepseek_v4/quant_config.py``).
+    default = "fp4" if kind == "deepseek_v4" else "fp8"
+    if published == "fp8" and str(config.get("expert_dtype", default)) == "fp4":
+        return experts_apart("fp4", "fp8")
+    return {"weight_dtype": published}
+
+
+def weight_dtype(source: Source, config: Config, quantization: dict[str, Any]) -> str:
+    """Format of the weights where it is one.
+
+    Raises:
+        SpecError: a quantisation or a type that is not known.
+    """
+    if quantization:
         method = quantization.get("quant_method")
         algorithm = quantization.get("quant_algo")
         if method == "modelopt" or (method is None and algorithm is not None):

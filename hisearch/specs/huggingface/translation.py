@@ -14,7 +14,8 @@ from hisearch.specs.huggingface.config import Config
 from hisearch.specs.huggingface.exclusions import excluded_modules, kept_wide
 from hisearch.specs.huggingface.families import FAMILIES
 from hisearch.specs.huggingface.feed_forward import feed_forward
-from hisearch.specs.huggingface.formats import quantization_of, weight_dtype
+from hisearch.specs.huggingface.formats import quantization_of, weight_formats
+from hisearch.specs.huggingface.sparse_kinds import sparse_kinds
 from hisearch.specs.huggingface.towers import towers
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.source import Source, read_source
@@ -43,6 +44,8 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         # A multimodal model: its language model is served token by token.
         outer_keys = ("_name_or_path", "tie_word_embeddings", "quantization_config", "dtype")
         kept = {key: raw_config[key] for key in outer_keys if key in raw_config}
+        # Where it does not say what it is, it is what the model is named after.
+        kept |= {"model_type": raw_config["model_type"]} if "model_type" in raw_config else {}
         raw_config = {**kept, **inner}
     config = Config(raw_config)
     kind = str(config.get("model_type", "")).removesuffix("_text")
@@ -61,7 +64,7 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         "vocab_size": config.need("vocab_size"),
         "tie_word_embeddings": config.get("tie_word_embeddings", False),
         "max_context_tokens": config.need("max_position_embeddings"),
-        "weight_dtype": weight_dtype(source, config),
+        **weight_formats(source, config, kind),
         "attention_stays_wide": kind == "gpt_oss",
         "qk_norm_per_layer": config.get("qk_norm_type", "") == "per_layer",
         "attention_output_gate": family.linear and config.get("attn_output_gate", True),
@@ -69,11 +72,13 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         **_bounded_sampling(source),
         **attention(config, kind, family),
         **linear_attention(config, family),
+        **sparse_kinds(config, family),
         **feed_forward(source, config, family),
-        **window(config, kind),
+        **({} if family.compressed else window(config, kind)),
         **towers(source.data, kind, config.need("hidden_size")),
     }
-    if wide := kept_wide(excluded_modules(quantization_of(source, config)), data):
+    mixed = "other_formats" in data
+    if not mixed and (wide := kept_wide(excluded_modules(quantization_of(source, config)), data)):
         data["kept_wide"] = {data["weight_dtype"]: wide}
     if config.faults:
         raise source.error((), f"config.json of model_type {kind}: {'; '.join(config.faults)}")

@@ -12,7 +12,10 @@ def keeps_windows_apart(engine: EngineName, model: ModelSpec) -> bool:
     SGLang does for gpt-oss, whose heads have sinks, and for Llama 4, whose windows are chunks. For other models, such
     as Gemma 3, it keeps the KV of all tokens in all layers.
     Source: SGLang 0.5.9 and 0.5.23, ``configs.model_config.is_hybrid_swa_model``, ``disable_hybrid_swa_memory``.
+    DeepSeek-V4's windows lie apart from its entries.
     """
+    if engine == "sglang" and model.compressed_attention is not None:
+        return True
     if engine != "sglang" or model.sliding_window_tokens < 2:
         return False
     return model.attention_sinks or model.windows_are_chunks
