@@ -240,7 +240,7 @@ def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType, others: Map
     return Operator(
         name=matrix.name,
         family="gemm",
-        dtype=operands if matrix.takes(weight_dtype) else matrix.wide(weight_dtype),
+        dtype=operands if matrix.takes(weight_dtype) else _wide_operands(matrix, weight_dtype),
         layers=matrix.layers,
         flops_per_unit=2.0 * uses * matrix.inputs * matrix.outputs,
         bytes_per_unit=uses * (matrix.inputs + matrix.outputs) * ACTIVATION_BYTES,
@@ -253,11 +253,12 @@ def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType, others: Map
     )
 
 
-def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Operator]:
-    """Memory-bound operators: two norms with residual (both streams in and out), rotary and KV write, activation.
+def _wide_operands(matrix: Matrix, weight_dtype: DType) -> DType:
+    return "bf16" if matrix.tensor_cores else matrix.wide(weight_dtype)
 
-    With several residual streams, each norm reads and writes all of them, and its input and output.
-    """
+
+def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Operator]:
+    """Memory-bound operators: two norms with residual (both streams in and out), rotary and KV write, activation."""
     dtype = wide_dtype(weight_dtype)
     if model.compressed_attention is not None:
         rotated = (part.heads + 1) * model.head_dim
@@ -267,7 +268,7 @@ def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Ope
         rotated = part.heads * model.mla.qk_rope_head_dim + model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
     widths: list[tuple[str, int, float]] = [
         ("embedding", 1, 2 * model.hidden_size),
-        ("norms", 2 * model.layers, 2 * (model.residual_streams + 1) * model.hidden_size),
+        *_residuals(model),
         ("rotary_kv_write", model.layers - linear_layers(model), 2 * rotated),
     ]
     split = part.parallelism
@@ -283,6 +284,20 @@ def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Ope
             widths.append(("expert_choice", single * moe_layers(model), 2 * model.moe.experts))
     operators = [Operator(name, "elementwise", dtype, layers, 0.0, n * ACTIVATION_BYTES) for name, layers, n in widths]
     return [*operators, *_linear_mixing(model, part, dtype), *_compression(model, dtype)]
+
+
+def _residuals(model: ModelSpec) -> list[tuple[str, int, float]]:
+    """Norms with the residual; with several streams: mixing them into an input, which is normalised, and writing back.
+
+    What mixes them reads them once more (``streams_proj``).
+    """
+    streams, hidden = model.residual_streams, model.hidden_size
+    if streams == 1:
+        return [("norms", 2 * model.layers, 4 * hidden)]
+    return [
+        ("streams_in", 2 * model.layers, (streams + 1) * hidden),
+        ("streams_out", 2 * model.layers, (2 * streams + 1) * hidden),
+    ]
 
 
 def _compression(model: ModelSpec, dtype: DType) -> list[Operator]:

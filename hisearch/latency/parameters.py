@@ -192,10 +192,14 @@ def _grouped(model: ModelSpec, part: Shard) -> list[Matrix]:
     hidden, layers, width = model.hidden_size, model.layers - linear_layers(model), model.head_dim
     quantised = not model.attention_stays_wide
     queries = (2 if model.attention_output_gate else 1) * part.heads
+    outputs, sparse, indexed = (queries + 2 * part.kv_heads) * width, 0, []
+    if (blocks := model.block_sparse) is not None:
+        sparse, with_index = blocks.layers, outputs + block_sparse.index_outputs(model, blocks, part)
+        indexed = [Matrix("qkv_index_proj", hidden, with_index, sparse)]
     return [
-        Matrix("qkv_proj", hidden, (queries + 2 * part.kv_heads) * width, layers, quantised=quantised),
+        *([Matrix("qkv_proj", hidden, outputs, layers - sparse, quantised=quantised)] if layers > sparse else []),
+        *indexed,
         Matrix("o_proj", part.heads * width, hidden, layers, quantised=quantised),
-        *block_sparse.index_matrices(model, part),
         *_linear_attention(model, part),
     ]
 

@@ -202,7 +202,7 @@ class ScaledEstimator(ProfileEstimator):
         warnings = []
         for matrix in matrices(worker.model, worker.part):
             name = law_of(self.laws.gemm, worker.format_of(matrix))
-            if not matrix.routed and matrix.name not in SMALL and name is not None:
+            if not matrix.routed and not matrix.tensor_cores and matrix.name not in SMALL and name is not None:
                 warnings += beyond(matrix.name, self.laws.gemm[name], n=matrix.outputs, k=matrix.inputs)
         if worker.roofline.attention.entries:
             return warnings

@@ -10,7 +10,6 @@ attention runs.
 
 from __future__ import annotations
 
-from hisearch.latency.matrices.matrix import Matrix
 from hisearch.latency.sharding import Shard
 from hisearch.specs.base import DTYPE_BYTES
 from hisearch.specs.models.model import ModelSpec
@@ -22,13 +21,9 @@ def local_index_heads(model: ModelSpec, blocks: BlockSparseSpec, part: Shard) ->
     return max(1, blocks.index_heads * part.kv_heads // model.kv_heads)
 
 
-def index_matrices(model: ModelSpec, part: Shard) -> list[Matrix]:
-    """The indexer's matrix, which engines multiply together with the queries, keys and values; [] without one."""
-    blocks = model.block_sparse
-    if blocks is None:
-        return []
-    outputs = (local_index_heads(model, blocks, part) + 1) * blocks.index_head_dim
-    return [Matrix("index_qk_proj", model.hidden_size, outputs, blocks.layers)]
+def index_outputs(model: ModelSpec, blocks: BlockSparseSpec, part: Shard) -> int:
+    """Outputs of the indexer's projections, which engines multiply together with the queries, keys and values."""
+    return (local_index_heads(model, blocks, part) + 1) * blocks.index_head_dim
 
 
 def index_key_bytes(blocks: BlockSparseSpec) -> float:

@@ -83,8 +83,9 @@ def _mixing(model: ModelSpec) -> list[Matrix]:
     streams = model.residual_streams
     if streams == 1:
         return []
+    inputs, sites = streams * model.hidden_size, 2 * model.layers
     mixed = (2 + streams) * streams
-    return [Matrix("streams_proj", streams * model.hidden_size, mixed, 2 * model.layers, quantised=False, single=True)]
+    return [Matrix("streams_proj", inputs, mixed, sites, quantised=False, single=True, tensor_cores=True)]
 
 
 def entry_bytes(model: ModelSpec, compressed: CompressedAttentionSpec, kv_dtype: DType) -> float:

@@ -19,6 +19,7 @@ class Matrix:
     Dense matrices have one of one. ``routed``: tokens choose among the copies, of which a rank may hold just one.
     ``token_groups`` attention groups send their tokens through it. ``quantised``: False where it always stays wide.
     ``wide_in``: checkpoint formats in which it stays in 16 bits too. ``single``: kept and multiplied in 32 bits.
+    ``tensor_cores``: these multiply it all the same, in TF32; priced at the rate of 16 bits, as memory bounds it.
     ``others``: by checkpoint format, another quantised format that it has there.
     """
 
@@ -34,6 +35,7 @@ class Matrix:
     routed: bool = False
     wide_in: frozenset[DType] = frozenset()
     single: bool = False
+    tensor_cores: bool = False
     others: tuple[tuple[DType, DType], ...] = ()
 
     def takes(self, weight_dtype: DType) -> bool:

@@ -61,7 +61,7 @@ SHARED_STREAM_TOKENS = 256
 QUANTISED_SEPARATELY = frozenset({"qkv_proj", "o_proj", "gate_up_proj", "down_proj"})
 
 #: Products whose widths may lie outside the tables: each takes a few microseconds.
-SMALL = frozenset({"router", "linear_scalar_proj"})
+SMALL = frozenset({"router", "linear_scalar_proj", "index_weights_proj"})
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class ScaledWorker:
 
         Without a 32-bit law, the 16-bit law prices 32-bit products at their own peak.
         """
-        name = law_of(self.laws.gemm, self.format_of(matrix))
+        name = None if matrix.tensor_cores else law_of(self.laws.gemm, self.format_of(matrix))
         if name is None:
             op = next(op for op in self.roofline.token_ops if op.name == matrix.name)
             return self._roofline_s(self.roofline.rates.gemm, op, tokens / matrix.token_groups)

@@ -90,7 +90,7 @@ MatrixName = Literal[
     "shared_down_proj",
     "o_down_proj",
     "o_up_proj",
-    "index_qk_proj",
+    "qkv_index_proj",
     "experts_gate_up_proj",
     "experts_down_proj",
     "lm_head",
