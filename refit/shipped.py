@@ -18,6 +18,7 @@ from hisearch.specs.machines.profile import LatencyProfileSpec
 from refit.aic_collectives import read_all_reduce, read_collectives, read_exchange
 from refit.aic_tables import read_aiconfigurator
 from refit.boards import BOARDS
+from refit.entries import fit_entries
 from refit.former import Sources, with_former
 from refit.hosts import with_hosts
 
@@ -167,7 +168,10 @@ def fit_shipped(
     profile = with_former(profile, key, target, Sources(data, board.system, former), report)
     profile = _with_exchange(_with_all_reduces(profile, key, data), key, data)
     assert profile.laws is not None
-    update: dict[str, object] = {"clock_share": board.clock_share}
+    update: dict[str, object] = {
+        "clock_share": board.clock_share,
+        "entries_attention": fit_entries(target, data, board.system, profile.laws.gemm, report),
+    }
     if engine == "vllm" and accelerator_name in FLASH_ATTENTION_2:
         update["mixed_attention"] = MIXED_ATTENTION
     return with_hosts(profile.model_copy(update={"laws": profile.laws.model_copy(update=update)}))

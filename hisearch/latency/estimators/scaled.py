@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from hisearch.hardware.peaks import sheet_peaks
 from hisearch.latency.costs import CompiledCosts
@@ -21,16 +22,21 @@ from hisearch.latency.sharding import moe_layers, shard
 from hisearch.latency.workers.roofline import attained_worker, format_warnings
 from hisearch.latency.workers.scaled import SMALL, ScaledWorker
 from hisearch.specs.base import DType
-from hisearch.specs.machines.laws import CollectiveCurve, DecodeTerms, PrefillTerms, SparseTerms
+from hisearch.specs.machines.laws import CollectiveCurve, DecodeTerms, EntriesTerms, PrefillTerms, SparseTerms
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.models.pages import entries_warnings, page_warnings
+from hisearch.specs.wording import format_percent
 
 #: Most tokens of a step for which SGLang fuses the all-reduce (``FUSE_ALLREDUCE_MAX_BATCH_SIZE``).
 FUSED_TOKENS = 2048
 
 #: Relative deviation of memory bandwidth or peak beyond which a profile is of another accelerator.
 SAME_SHEET = 0.02
+
+
+#: Median error of sparse attention's law beyond which a warning says it.
+WORTH_SAYING = 0.2
 
 
 @register("scaled")
@@ -82,6 +88,7 @@ class ScaledEstimator(ProfileEstimator):
             prefill_heads=prefill_heads(model, part, kv_dtype),
             decode_heads=decode_heads(model, part, kv_dtype),
             sparse=self._sparse(model, kv_dtype),
+            entries=self._entries(model, kv_dtype),
         )
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
@@ -135,6 +142,16 @@ class ScaledEstimator(ProfileEstimator):
                 "profile roofline prices it"
             )
         return known[law_of(known, kv_dtype) or next(iter(known))]
+
+    def _entries(self, model: ModelSpec, kv_dtype: DType) -> EntriesTerms | None:
+        """The law of attention that reads entries or blocks; None where there is none, and the roofline prices it."""
+        if model.compressed_attention is None and model.block_sparse is None:
+            return None
+        kind: Literal["compressed", "block_sparse"] = (
+            "compressed" if model.compressed_attention is not None else "block_sparse"
+        )
+        known = self.laws.entries_attention.get(kind, {})
+        return known[law_of(known, kv_dtype) or next(iter(known))] if known else None
 
     def _served(self, priced: PricedWorker) -> ServedErrors | None:
         """Expected errors of served runs, by whether the measured ones include the worker's model and accelerator."""
@@ -190,7 +207,7 @@ class ScaledEstimator(ProfileEstimator):
                 elif taken != stored:
                     warnings.append(f"no law of {family} in {stored}: that of {taken} prices them")
         if worker.roofline.attention.entries:
-            warnings.append("no law of compressed or block-sparse attention: the roofline prices it")
+            warnings += _entries_warnings(worker)
         elif kv_dtype not in (laws.prefill_attention if worker.model.mla is None else laws.mla_prefill):
             warnings.append(f"no law of attention with a KV cache of {kv_dtype}: that of another format prices it")
         for name, ranks, most in worker.collectives.beyond(worker.part.parallelism):
@@ -208,3 +225,17 @@ class ScaledEstimator(ProfileEstimator):
             return warnings
         warnings += beyond("prefill attention", worker.prefill, heads=worker.prefill_heads.heads)
         return warnings + beyond("decode attention", worker.decode, heads=worker.decode_heads.heads)
+
+
+def _entries_warnings(worker: ScaledWorker) -> list[str]:
+    """Warnings of attention that reads entries or blocks."""
+    terms = worker.entries
+    if terms is None:
+        return ["no law of compressed or block-sparse attention: the roofline prices it"]
+    if terms.error is None or terms.error.median <= WORTH_SAYING:
+        return []
+    decodes, prompts = terms.error.decode_median or 0.0, terms.error.prefill_median or 0.0
+    return [
+        f"the law of sparse attention is off by {format_percent(decodes)} of measured decodes and "
+        f"{format_percent(prompts)} of prompts, in the median"
+    ]

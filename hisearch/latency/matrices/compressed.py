@@ -79,6 +79,12 @@ def _indexer(hidden: int, compressed: CompressedAttentionSpec, kind: EntriesSpec
     ]
 
 
+def block_products(kind: EntriesSpec) -> frozenset[str]:
+    """Names of the matrices of a layer's attention with entries of ``kind``."""
+    index = {"index_q_proj", "index_weights_proj", "index_compress_proj"} if kind.topk else set()
+    return frozenset({"qkv_down_proj", "q_up_proj", "o_down_proj", "o_up_proj", f"compress_{kind.ratio}_proj"} | index)
+
+
 def _mixing(model: ModelSpec) -> list[Matrix]:
     streams = model.residual_streams
     if streams == 1:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hisearch.latency.matrices.block_sparse import index_key_bytes, local_index_heads
-from hisearch.latency.matrices.compressed import entry_bytes, index_entry_bytes
+from hisearch.latency.matrices.compressed import block_products, entry_bytes, index_entry_bytes
 from hisearch.latency.matrices.matrix import kv_element_bytes
 from hisearch.latency.sharding import Shard
 from hisearch.specs.base import DType
@@ -39,12 +39,14 @@ class IndexShape:
 class EntriesShape:
     """Layers of one rank that read entries of ``ratio`` tokens; figures are of one layer.
 
-    flops_per_pair, bytes_per_entry, query_bytes: of attention; no query bytes where a window's has them.
+    products: dense products of attention. flops_per_pair, bytes_per_entry, query_bytes: of attention; no query bytes
+        where a window's has them.
     index: chooses what a query reads, at most ``index.topk`` entries; its figures are by entry too. None: all.
     """
 
     layers: int
     ratio: int
+    products: frozenset[str]
     flops_per_pair: float
     bytes_per_entry: float
     query_bytes: float
@@ -84,7 +86,7 @@ def _compressed(model: ModelSpec, kept: CompressedAttentionSpec, part: Shard, kv
     kv_bytes, scored = entry_bytes(model, kept, kv_dtype), 2.0 * kept.index_heads * kept.index_head_dim
     entries = tuple(
         EntriesShape(
-            kind.layers, kind.ratio, flops, kv_bytes, 0.0,
+            kind.layers, kind.ratio, block_products(kind), flops, kv_bytes, 0.0,
             IndexShape(kind.topk, scored, index_entry_bytes(kept)) if kind.topk else None,
         )
         for kind in kept.entries
@@ -98,7 +100,8 @@ def _blocks(model: ModelSpec, blocks: BlockSparseSpec, part: Shard, kv_dtype: DT
     kv_bytes = 2 * part.kv_heads * model.head_dim * kv_element_bytes(kv_dtype)
     scored = 2.0 * local_index_heads(model, blocks, part) * blocks.index_head_dim
     index = IndexShape(blocks.topk_blocks * blocks.block_tokens, scored, index_key_bytes(blocks))
-    entries = (EntriesShape(blocks.layers, 1, flops, kv_bytes, query_bytes, index),)
+    products = frozenset({"qkv_index_proj", "o_proj"})
+    entries = (EntriesShape(blocks.layers, 1, products, flops, kv_bytes, query_bytes, index),)
     return EntriesRead(model.layers - blocks.layers, 0, 0, flops, query_bytes, kv_bytes, entries)
 
 

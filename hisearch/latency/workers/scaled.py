@@ -7,8 +7,8 @@ Notation (per layer and rank; with g attention groups FFNs see m = g * T tokens)
     chunk_s    = prefill_s of one chunk, less the launch that token_s has
     decode_s   = decode_s of the batch, likewise
 
-Norms, rotary embedding, activation, sampling, and attention that reads entries or blocks have no law and use the
-profile's roofline terms, as do unmeasured formats, with a warning. Steps within a CUDA graph are priced at the graph's
+Norms, rotary embedding, activation and sampling have no law and use the profile's roofline terms, as do unmeasured
+formats and attention, with a warning. Steps within a CUDA graph are priced at the graph's
 size; longer ones add ``layers * eager_layer_s``. A step pays ``launch_share`` of the kernels' launch times. Energy is
 the roofline's.
 """
@@ -26,6 +26,7 @@ from hisearch.latency.costs import LockstepCosts, StepCosts, lockstep_costs
 from hisearch.latency.knots import octaves_up_to
 from hisearch.latency.laws.attention import Heads, decode_s, mixed_decode_s, prefill_s, rebuild_s
 from hisearch.latency.laws.collectives import Collectives
+from hisearch.latency.laws.entries import Sheets, entries_decode_s, entries_prefill_s, layer_launch_s
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.gemm import gemm_s, quantise_s
 from hisearch.latency.laws.linear import parallel_s, serial_s
@@ -42,14 +43,14 @@ from hisearch.latency.workers.roofline import Rate, RooflineWorker
 from hisearch.specs.base import DType
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.host import EngineOverhead
-from hisearch.specs.machines.laws import DecodeTerms, LawsSpec, PrefillTerms, SparseTerms
+from hisearch.specs.machines.laws import DecodeTerms, EntriesTerms, LawsSpec, PrefillTerms, SparseTerms
 from hisearch.specs.models.model import ModelSpec
 
 #: Elementwise operators fused into an engine's attention or all-reduce. TensorRT-LLM's attention operator applies
 #: rotary embeddings and writes the KV; its all-reduce adds the residual and normalises.
 IN_ATTENTION: dict[str, set[str]] = {"trtllm": {"rotary_kv_write"}}
 #: Elementwise operators inside the measured block of sparse attention, for every engine.
-IN_SPARSE_BLOCK = {"rotary_kv_write"}
+IN_SPARSE_BLOCK = {"rotary_kv_write", "compress_4", "compress_128"}
 IN_ALL_REDUCE: dict[str, set[str]] = {"trtllm": {"norms"}}
 
 #: Most tokens for which engines run shared experts on a separate stream, in parallel with the routed ones (vLLM's
@@ -87,6 +88,7 @@ class ScaledWorker:
     decode_heads: Heads
     launch_share: float = 1.0
     sparse: SparseTerms | None = None
+    entries: EntriesTerms | None = None
 
     @property
     def launch_s(self) -> float:
@@ -97,8 +99,7 @@ class ScaledWorker:
 
     def token_s(self, tokens: F8) -> F8:
         """Token-wise operators, collectives and launches of a step of ``tokens`` (at least 1) tokens."""
-        softmax = self.model.layers - linear_layers(self.model)
-        total = np.full_like(tokens, softmax * self.launch_s * self.launch_share)
+        total = np.full_like(tokens, self._launches_s() * self.launch_share)
         shared = np.zeros_like(tokens)
         for matrix in self.products():
             if not matrix.routed:
@@ -217,6 +218,8 @@ class ScaledWorker:
 
     def chunk_s(self, new: F8, cached: F8) -> F8:
         """Prefill attention of all layers for chunks of ``new`` (at least 1) tokens behind ``cached`` ones."""
+        if self.entries is not None:
+            return self._entries_chunk_s(self.entries, new, cached)
         if self.roofline.attention.entries:
             return self.roofline.chunk_s(new, cached)
         if self.sparse is not None:
@@ -235,6 +238,48 @@ class ScaledWorker:
             seconds = seconds + linear_layers(self.model) * serial_s(linear, new)
         return np.asarray(seconds)
 
+    def _launches_s(self) -> float:
+        """Launches of attention that every step pays, in all layers."""
+        if self.entries is None:
+            return (self.model.layers - linear_layers(self.model)) * self.launch_s
+        shape = self.roofline.attention
+        counts = [(kind, kind.layers) for kind in shape.entries] + [(None, self._window_layers())]
+        return shape.full_layers * self.launch_s + sum(n * layer_launch_s(self.entries, kind) for kind, n in counts)
+
+    def _window_layers(self) -> int:
+        """Layers that read a window alone, in a model whose other layers read entries too."""
+        shape = self.roofline.attention
+        return max(shape.window_layers - sum(kind.layers for kind in shape.entries), 0)
+
+    def _entries_chunk_s(self, terms: EntriesTerms, new: F8, cached: F8) -> F8:
+        """``chunk_s`` of a model that reads entries or blocks; layers that read all tokens have their own law."""
+        shape, sheets, heads = self.roofline.attention, self._sheets(), self.part.heads
+        total = np.zeros(np.broadcast(new, cached).shape)
+        if shape.full_layers:
+            full = prefill_s(self.prefill, sheets.wide, self.prefill_heads, 1.0, new, cached) - self.launch_s
+            total = total + shape.full_layers * full
+        if windowed := self._window_layers():
+            total = total + windowed * entries_prefill_s(terms, sheets, shape, heads, None, 1.0, new, cached)
+        for kind in shape.entries:
+            total = total + kind.layers * entries_prefill_s(terms, sheets, shape, heads, kind, 1.0, new, cached)
+        return np.asarray(total)
+
+    def _entries_decode_s(self, terms: EntriesTerms, sequences: F8, context: F8) -> F8:
+        """``decode_s``, likewise."""
+        shape, sheets, heads = self.roofline.attention, self._sheets(), self.part.heads
+        total = np.zeros(np.broadcast(sequences, context).shape)
+        if shape.full_layers:
+            full = decode_s(self.decode, sheets.wide, self.decode_heads, sequences, context) - self.launch_s
+            total = total + shape.full_layers * full
+        if windowed := self._window_layers():
+            total = total + windowed * entries_decode_s(terms, sheets, shape, heads, None, sequences, context)
+        for kind in shape.entries:
+            total = total + kind.layers * entries_decode_s(terms, sheets, shape, heads, kind, sequences, context)
+        return np.asarray(total)
+
+    def _sheets(self) -> Sheets:
+        return Sheets(self.sheet("bf16"), self.sheet("fp8"))
+
     def _sparse_chunk_s(self, terms: SparseTerms, new: F8, cached: F8) -> F8:
         """``chunk_s`` of a model with sparse attention."""
         reader, layers = indexer(self.model, self.part), self.model.layers
@@ -246,6 +291,8 @@ class ScaledWorker:
 
     def decode_s(self, sequences: F8, context: F8) -> F8:
         """Decode attention of all layers for ``sequences`` (at least 1) that read ``context`` tokens in total."""
+        if self.entries is not None:
+            return self._entries_decode_s(self.entries, sequences, context)
         if self.roofline.attention.entries:
             return self.roofline.decode_s(sequences, context)
         if self.sparse is not None:
@@ -313,7 +360,7 @@ class ScaledWorker:
         reduces = tensor > 1 and not self.collectives.spans_hosts(tensor)
         inside = (
             IN_ATTENTION.get(self.laws.engine, set())
-            | (IN_SPARSE_BLOCK if self.sparse is not None else set())
+            | (IN_SPARSE_BLOCK if self.sparse is not None or self.entries is not None else set())
             | (IN_ALL_REDUCE.get(self.laws.engine, set()) if reduces else set())
         )
         operators = [op for op in self.roofline.token_ops if op.family == "elementwise" and op.name not in inside]
