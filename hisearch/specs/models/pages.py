@@ -50,6 +50,11 @@ def page_warnings(engine: EngineName, page_tokens: int, model: ModelSpec) -> tup
     )
 
 
+def usual_kv_dtype(model: ModelSpec) -> DType:
+    """Format of the KV cache that engines keep for this model where they are told nothing."""
+    return "fp8" if model.compressed_attention is not None else "bf16"
+
+
 def entries_warnings(engine: EngineName, kv_dtype: DType, model: ModelSpec) -> tuple[str, ...]:
     """What is approximated of a model with compressed entries, or blocks; and formats that an engine does not keep.
 
