@@ -131,23 +131,32 @@ def test_bytes_of_a_token_by_hand() -> None:
     assert halves[0] == pytest.approx(43 * halves[1])
 
 
-@pytest.mark.parametrize(("model", "block", "name"), [(FLASH, 1_002_240, "flash"), (PRO, 1_435_968, "pro")])
-def test_vllm_blocks_are_its_own(model: ModelSpec, block: int, name: str) -> None:
+@pytest.mark.parametrize(("model", "block"), [(FLASH, 1_002_240), (PRO, 1_435_968)])
+def test_vllm_blocks_by_hand(model: ModelSpec, block: int) -> None:
     assert model.compressed_attention is not None
     blocks = vllm_blocks(model, model.compressed_attention, "fp8")
-    assert blocks.block_bytes == block
+    indexed, other = (kind.layers for kind in model.compressed_attention.entries)
+    assert blocks.block_bytes == block == indexed * (37440 + 8640) + other * 1728
     assert [group.groups for group in blocks.windowed] == [2, 1, 1]
     # 4,096 pages of entries, 2 x 259 of windows, 4,099 and 2,065 of states.
     assert blocks.request_blocks(1_048_576, 16_384) == 4096 + 518 + 4099 + 2065
+
+
+@pytest.mark.slow
+def test_vllm_groups_are_its_own() -> None:
     engine = ENGINES["vllm-0.33.0"]
     if not engine.is_there():
         pytest.skip(f"NOT CHECKED: no {engine.title}; run `make test-engines`, or set {engine.variable} to its Python")
+    tokens = [(1_048_576, 16_384), (30_000, 8192), (300, 2)]
     program = Path(__file__).with_name("vllm_compressed_groups.py")
-    for longest, in_flight in ((1_048_576, 16_384), (30_000, 8192), (300, 2)):
-        command = [engine.python(), program, json.dumps(RATIOS[name]), str(longest), str(in_flight)]
-        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
-        assert json.loads(said) == {
-            "block_bytes": block, "groups": 5, "request_blocks": blocks.request_blocks(longest, in_flight)
+    question = json.dumps({"models": RATIOS, "tokens": tokens})
+    said = subprocess.run([engine.python(), program, question], check=True, capture_output=True, text=True).stdout
+    for name, model in (("flash", FLASH), ("pro", PRO)):
+        assert model.compressed_attention is not None
+        blocks = vllm_blocks(model, model.compressed_attention, "fp8")
+        assert json.loads(said.splitlines()[-1])[name] == {
+            "block_bytes": blocks.block_bytes, "groups": 5,
+            "request_blocks": [blocks.request_blocks(*each) for each in tokens],
         }  # fmt: skip
 
 
@@ -174,7 +183,7 @@ def test_space_for_kv_is_what_a_public_start_had() -> None:
 
 
 def test_sglang_bytes_of_a_public_start() -> None:
-    """A log of SGLang of 10 August 2026: 7,705.45 bytes a token, with drafts (rings of 16), before pages were padded."""
+    """A log of SGLang of August 2026: 7,705.45 bytes a token, with drafts (rings of 16), before pages were padded."""
     indexed, other = COMPRESSED.entries
     entries = indexed.layers * (584 + 132) / 4 + other.layers * 584 / 128
     window = 43 * 584 + state_bytes_per_token(FLASH, COMPRESSED, indexed) * 16 / 256

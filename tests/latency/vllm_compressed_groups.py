@@ -1,6 +1,7 @@
 """Run with the Python of an environment that has vLLM 0.33.0: its own groups of DeepSeek-V4's layers.
 
-Arguments: tokens of an entry of each layer as JSON, tokens of a request, tokens in flight. Prints JSON.
+Argument, as JSON: models by name as tokens of an entry of each layer; and pairs of tokens of a request and in flight.
+Prints JSON: by model, bytes of a block, groups, and blocks of each request.
 """
 
 import json
@@ -39,28 +40,32 @@ def of_layer(name: str, ratio: int) -> dict[str, object]:
     return specs
 
 
-def main() -> None:
-    """Bytes of a block, and blocks of a request."""
-    ratios, longest, in_flight = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    specs = {name: spec for i, ratio in enumerate(ratios) for name, spec in of_layer(str(i), ratio).items()}
-    layout = KVCacheLayout.BLHNC
-    config = types.SimpleNamespace(
-        cache_config=types.SimpleNamespace(get_resolved_kv_cache_layout=lambda: layout),
+def config_of(longest: int, in_flight: int) -> types.SimpleNamespace:
+    """What the groups read of vLLM's configuration."""
+    return types.SimpleNamespace(
+        cache_config=types.SimpleNamespace(get_resolved_kv_cache_layout=lambda: KVCacheLayout.BLHNC),
         model_config=types.SimpleNamespace(max_model_len=longest),
         parallel_config=types.SimpleNamespace(decode_context_parallel_size=1),
         max_in_flight_tokens=in_flight,
     )
-    groups = kv_cache_planning._get_packed_kv_cache_groups(config, specs)
-    pool = types.SimpleNamespace(kv_cache_groups=groups, num_blocks=1)
-    print(
-        json.dumps(
-            {
-                "block_bytes": kv_cache_planning._get_kv_cache_bytes_per_block(groups, layout),
-                "groups": len(groups),
-                "request_blocks": round(1 / get_max_concurrency_for_kv_cache_config(config, pool)),
-            }
-        )
-    )
+
+
+def main() -> None:
+    """Asks of all models."""
+    question, said = json.loads(sys.argv[1]), {}
+    for model, ratios in question["models"].items():
+        specs = {name: spec for i, ratio in enumerate(ratios) for name, spec in of_layer(str(i), ratio).items()}
+        groups = kv_cache_planning._get_packed_kv_cache_groups(config_of(1, 1), specs)
+        pool = types.SimpleNamespace(kv_cache_groups=groups, num_blocks=1)
+        said[model] = {
+            "block_bytes": kv_cache_planning._get_kv_cache_bytes_per_block(groups, KVCacheLayout.BLHNC),
+            "groups": len(groups),
+            "request_blocks": [
+                round(1 / get_max_concurrency_for_kv_cache_config(config_of(*tokens), pool))
+                for tokens in question["tokens"]
+            ],
+        }
+    print(json.dumps(said))
 
 
 main()
