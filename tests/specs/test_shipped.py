@@ -47,6 +47,9 @@ PUBLISHED = {
     "kimi-k2": (1026.0, 32.0),
     "kimi-k2.6": (1026.0, 32.0),
     "minimax-m2.7": (228.7, 10.0),
+    "minimax-m3": (427.4, 23.0),
+    "deepseek-v4-flash": (284.33, 13.0),
+    "deepseek-v4-pro": (1600.0, 49.0),
     "mixtral-8x22b": (141.0, 39.0),
     "qwen3-4b": (4.0, 4.0),
     "qwen3-14b": (14.8, 14.8),
@@ -131,12 +134,11 @@ def test_a_model_has_its_published_size(name: str) -> None:
     total, active = PUBLISHED[name]
     assert parameters(model, active=False) == pytest.approx(total, rel=0.03)
     if model.moe is not None:
-        # Some count their active parameters without the embedding table, MiniMax-M2.5 without the LM head too;
+        # Some count their active parameters without the embedding table, MiniMax's without the LM head too;
         # rounding of the cards is up to 2 %.
-        tables = dict.fromkeys(
-            ("gpt-oss-120b", "gpt-oss-20b", "deepseek-v3.2", "glm-5", "glm-5.2", "qwen3.5-35b-a3b"), 1
-        )
-        tables |= dict.fromkeys(("minimax-m2.5", "minimax-m2.7"), 2)
+        once = ("gpt-oss-120b", "gpt-oss-20b", "deepseek-v3.2", "glm-5", "glm-5.2", "qwen3.5-35b-a3b")
+        tables = dict.fromkeys((*once, "deepseek-v4-flash", "deepseek-v4-pro"), 1)
+        tables |= dict.fromkeys(("minimax-m2.5", "minimax-m2.7", "minimax-m3"), 2)
         embedding = tables.get(name, 0) * model.vocab_size * model.hidden_size / 1e9
         assert parameters(model, active=True) - embedding == pytest.approx(active, rel=0.03)
 
