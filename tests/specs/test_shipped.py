@@ -70,8 +70,22 @@ def test_a_medium_s_price_has_a_source_of_its_own(name: str) -> None:
     assert medium.price_source.startswith("an assumption of hisearch") == (medium.usd_per_gib_hour > 0)
 
 
+def compressed_parameters(model: ModelSpec) -> int:
+    """Weights of DeepSeek-V4's attention: of its largest layers, which every layer is taken to be (2 % more)."""
+    kept = model.compressed_attention
+    assert kept is not None
+    hidden, width, heads = model.hidden_size, model.head_dim, model.attention_heads
+    queries = hidden * kept.q_lora_rank + kept.q_lora_rank * heads * width
+    output = heads * width * kept.output_rank + kept.output_groups * kept.output_rank * hidden
+    index = kept.q_lora_rank * kept.index_heads * kept.index_head_dim + hidden * kept.index_heads
+    entries = 4 * hidden * (width + kept.index_head_dim) + index
+    return queries + hidden * width + output + entries
+
+
 def attention_parameters(model: ModelSpec) -> int:
     """Weights of one attention layer, biases and norms left out."""
+    if model.compressed_attention is not None:
+        return compressed_parameters(model)
     if model.mla is None:
         projections = 3 if model.attention_output_gate else 2
         query_and_output = projections * model.hidden_size * model.attention_heads * model.head_dim
