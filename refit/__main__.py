@@ -11,9 +11,11 @@ import typer
 from hisearch.base.one_thread import on_one_thread
 from hisearch.cli import options
 from hisearch.cli import output as out
+from refit.entries import refit_entries
 from refit.host_fit.leave_out import KEYS
 from refit.host_fit.run import fit_hosts, write_judged
 from refit.profiles import fit_heads, fit_profiles
+from refit.shipped import ENGINES, data_folder
 
 app = typer.Typer(rich_markup_mode=None, help="Fit anew what hisearch ships.")
 
@@ -55,6 +57,23 @@ def heads(
     """Fit the laws of attention with other heads, and leave the rest of the profiles that ship as it is."""
     try:
         written = fit_heads(into, folder=tables, report=out.note)
+    except ValueError as error:
+        sys.exit(str(error))
+    for path in written:
+        out.say(str(path))
+
+
+@app.command("entries")
+def entries(
+    into: Annotated[Path, typer.Argument(metavar="INTO", help="Folder of latency profiles.")],
+    tables: Annotated[
+        Path | None,
+        typer.Option("--tables", metavar="FOLDER", help="aiconfigurator-core, unpacked; the installed one if absent."),
+    ] = None,
+) -> None:
+    """Fit anew the laws of compressed and block-sparse attention alone, in profiles that are there."""
+    try:
+        written = refit_entries(into, data_folder(tables), ENGINES, report=out.note)
     except ValueError as error:
         sys.exit(str(error))
     for path in written:

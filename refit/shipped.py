@@ -19,6 +19,7 @@ from refit.aic_collectives import read_all_reduce, read_collectives, read_exchan
 from refit.aic_heads import other_heads
 from refit.aic_tables import read_aiconfigurator
 from refit.boards import BOARDS
+from refit.entries import fit_entries
 from refit.former import Sources, with_former
 from refit.hosts import with_hosts
 
@@ -171,6 +172,7 @@ def fit_shipped(
     update: dict[str, object] = {
         "clock_share": board.clock_share,
         "other_heads": other_heads(data, board.system, engine, target.sheet("bf16"), report),
+        "entries_attention": fit_entries(target, data, board.system, profile.laws.gemm, report),
     }
     if engine == "vllm" and accelerator_name in FLASH_ATTENTION_2:
         update["mixed_attention"] = MIXED_ATTENTION

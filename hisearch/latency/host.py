@@ -25,6 +25,13 @@ their kernels as one:
     dense attention     norm, qkv, rotary, KV write, attention, output          6           8           2
     MLA                 norm, down, 2 norms, 2 up, rotary, copies of queries
                         and keys, 2 KV writes, attention, output               13          20           4
+    window and entries  norm, down, norms, queries, rotary with KV write,
+                        attention, inverse rotary, 2 outputs                9          13           4
+      entries           product, states, entry                              3           5           1
+      their indexer     queries, rotary, weights, product, states, entry,
+                        scores and choice                                   7          12           2
+      streams           mixing in and out                                   2           3
+    block-sparse        scores and choice of blocks, besides dense          2           4
     linear attention    norm, 2 inputs, convolution, gates, delta rule,
                         norm, output                                           10          45           2
     dense FFN           norm, gate and up, activation, down                     4           4           2
@@ -50,10 +57,16 @@ from hisearch.specs.base import DType
 from hisearch.specs.deployments.graphs import graph_mode
 from hisearch.specs.machines.host import EngineOverhead, HostTimes
 from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.models.sparse_kinds import CompressedAttentionSpec
 from hisearch.specs.versions import compiles_engine
 
 #: Kernels of a layer's parts, operators that Python dispatches for them, and products among them.
 GQA, MLA, LINEAR = (6, 8, 2), (13, 20, 4), (10, 45, 2)
+#: Likewise of attention with a window and entries, of making entries, of their indexer, of mixing residual streams
+#: behind attention and behind the FFN, and of choosing blocks. Counted in vLLM 0.33.0's ``models/deepseek_v4`` and
+#: ``models/minimax_m3``.
+COMPRESSED, COMPRESSION, COMPRESSED_INDEX = (9, 13, 4), (3, 5, 1), (7, 12, 2)
+STREAMS, BLOCK_INDEX = (2, 3, 0), (2, 4, 0)
 FFN, ROUTED, SHARED = (4, 4, 2), (5, 18, 0), (4, 4, 2)
 GROUP_KERNELS = 2
 #: Launches of a layer under piecewise CUDA graphs: a piece, KV write, attention, and their Python work.
@@ -106,7 +119,13 @@ def launches_of(
     experts, linear = moe_layers(model), linear_layers(model)
     dense, softmax = model.ffn_count - experts, model.layers - linear
     shared = model.moe is not None and model.moe.shared_experts > 0
-    parts = [(softmax, MLA if model.mla is not None else GQA), (linear, LINEAR), (dense, FFN)]
+    parts = [(linear, LINEAR), (dense, FFN)]
+    if model.compressed_attention is not None:
+        parts += _compressed_parts(model, model.compressed_attention)
+    elif model.block_sparse is not None:
+        parts += [(softmax, GQA), (model.block_sparse.layers, BLOCK_INDEX)]
+    else:
+        parts += [(softmax, MLA if model.mla is not None else GQA)]
     choice = model.moe.choice_operators - 1 if model.moe is not None else 0
     parts += [(experts, ROUTED), (experts * shared, SHARED), (experts, (choice, choice, 0))]
     quantises = (weight_dtype or model.weight_dtype) in QUANTISED
@@ -119,6 +138,18 @@ def launches_of(
     pieces = model.layers * PIECE_KERNELS if engine in IN_PIECES else operators
     graph_tokens = graph_batches[-1] if graph_batches else ANY_TOKENS
     return Launches(kernels, pieces, operators, graph_tokens, split.pipeline)
+
+
+def _compressed_parts(model: ModelSpec, compressed: CompressedAttentionSpec) -> list[tuple[int, tuple[int, int, int]]]:
+    """Layers and their kernels of compressed attention and of residual streams."""
+    streams = [(2 * model.layers, STREAMS)] if model.residual_streams > 1 else []
+    indexed = sum(kind.layers for kind in compressed.entries if kind.topk)
+    return [
+        (model.layers, COMPRESSED),
+        *((kind.layers, COMPRESSION) for kind in compressed.entries),
+        (indexed, COMPRESSED_INDEX),
+        *streams,
+    ]
 
 
 def with_host_times(device: StepCosts, times: HostTimes, launches: Launches, *, overlap: bool) -> StepCosts:

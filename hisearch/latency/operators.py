@@ -24,6 +24,7 @@ deepseek-ai/DeepSeek-V3.2-Exp), section 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -31,6 +32,8 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.latency.heads import LayerHeads, full_heads, window_heads
+from hisearch.latency.matrices.compressed import state_bytes_per_token
+from hisearch.latency.matrices.entries import EntriesShape, IndexShape, entries_read
 from hisearch.latency.parameters import (
     Matrix,
     latent_bytes_per_token,
@@ -104,20 +107,6 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class IndexShape:
-    """The indexer of sparse attention in one layer, replicated on every rank.
-
-    topk: tokens that a query reads.
-    flops_per_pair, bytes_per_token: of scoring a pair, and of a token's index key. They are means over layers: some may
-        lack an indexer.
-    """
-
-    topk: int
-    flops_per_pair: float
-    bytes_per_token: float
-
-
-@dataclass(frozen=True)
 class AttentionShape:
     """Attention of one layer and rank.
 
@@ -126,6 +115,7 @@ class AttentionShape:
     window_reads: times that a decode reads its KV in layers with a window.
     index: of sparse attention; its pairs are those that are read.
     within: of layers with a window whose heads are others; see ``windowed``.
+    entries: layers with compressed entries, or with blocks of tokens.
     """
 
     full_layers: int
@@ -141,6 +131,7 @@ class AttentionShape:
     index: IndexShape | None = None
     window_reads: float = 1.0
     within: AttentionShape | None = None
+    entries: tuple[EntriesShape, ...] = ()
 
     @property
     def windowed(self) -> AttentionShape:
@@ -171,7 +162,9 @@ def windowed_pairs(new: F8, cached: F8, window: float) -> F8:
     return np.asarray(growing * (cached + (growing + 1.0) / 2.0) + (new - growing) * window)
 
 
-def token_operators(model: ModelSpec, part: Shard, weight_dtype: DType, compute_dtype: DType) -> list[Operator]:
+def token_operators(
+    model: ModelSpec, part: Shard, weight_dtype: DType, compute_dtype: DType, others: Mapping[DType, DType] = {}
+) -> list[Operator]:
     """Operators whose cost depends only on the step's tokens, without attention and collectives.
 
     Args:
@@ -179,16 +172,23 @@ def token_operators(model: ModelSpec, part: Shard, weight_dtype: DType, compute_
         part: one rank's widths.
         weight_dtype: format in which weights are stored and read.
         compute_dtype: operand format whose peak the quantised matrices run at.
+        others: likewise, of the other quantised formats that a checkpoint has.
     """
-    gemms = [_gemm(matrix, weight_dtype, compute_dtype) for matrix in matrices(model, part)]
+    gemms = [_gemm(matrix, weight_dtype, compute_dtype, others) for matrix in matrices(model, part)]
     return [*gemms, *_elementwise(model, part, weight_dtype)]
 
 
-def sequence_operators(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Operator]:
-    """LM head (split over ranks) and sampling (each rank over the whole vocabulary), by sequences that sample."""
+def sequence_operators(
+    model: ModelSpec, part: Shard, weight_dtype: DType, others: Mapping[DType, DType] = {}
+) -> list[Operator]:
+    """LM head (split over ranks) and sampling (each rank over the whole vocabulary), by sequences that sample.
+
+    ``others``: see ``token_operators``; with the format of the weights, for an LM head that has it.
+    """
     wide = wide_dtype(weight_dtype)
     sampling = Operator("sampling", "elementwise", wide, 1, 0.0, SAMPLING_BYTES_PER_LOGIT * model.vocab_size)
-    operators = [_gemm(lm_head(model, part), weight_dtype, wide), sampling, *_linear_states(model, part, wide)]
+    head = _gemm(lm_head(model, part), weight_dtype, others.get(weight_dtype, wide), others)
+    operators = [head, sampling, *_linear_states(model, part, wide)]
     if model.logit_softcap:
         operators.append(
             Operator("logit_softcap", "elementwise", wide, 1, 0.0, SOFTCAP_BYTES_PER_LOGIT * model.vocab_size)
@@ -208,6 +208,20 @@ def _linear_states(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator
 
 def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType, *, rereads_windows: bool = False) -> AttentionShape:
     """Attention of ``model`` on one rank; ``rereads_windows``: see ``PricedWorker``."""
+    if (read := entries_read(model, part, kv_dtype)) is not None:
+        return AttentionShape(
+            full_layers=read.full_layers,
+            window_layers=read.window_layers,
+            window_tokens=read.window_tokens,
+            kv_bytes_per_token=read.kv_bytes_per_token,
+            prefill_flops_per_pair=read.flops_per_pair,
+            prefill_query_bytes=read.query_bytes,
+            decompress_flops=0.0,
+            decompress_bytes=0.0,
+            decode_flops_per_pair=read.flops_per_pair,
+            decode_query_bytes=read.query_bytes,
+            entries=read.entries,
+        )
     windowed = window_layers(model)
     heads, kv_bytes, index = part.heads, layer_kv_bytes_per_token(model, part, kv_dtype), None
     within = window_heads(model, part)
@@ -260,12 +274,14 @@ def _heads_cost(heads: LayerHeads) -> tuple[float, float]:
     return 2.0 * heads.query_elements, heads.query_elements * ACTIVATION_BYTES
 
 
-def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType) -> Operator:
+def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType, others: Mapping[DType, DType] = {}) -> Operator:
+    stored = matrix.format(weight_dtype)
+    operands = compute_dtype if stored == weight_dtype else others.get(stored, "bf16")
     uses = matrix.experts_per_token * matrix.token_groups / matrix.expert_ranks
     return Operator(
         name=matrix.name,
         family="gemm",
-        dtype=compute_dtype if matrix.takes(weight_dtype) else matrix.other(weight_dtype),
+        dtype=operands if matrix.takes(weight_dtype) else _wide_operands(matrix, weight_dtype),
         layers=matrix.layers,
         flops_per_unit=2.0 * uses * matrix.inputs * matrix.outputs,
         bytes_per_unit=uses * (matrix.inputs + matrix.outputs) * ACTIVATION_BYTES,
@@ -278,17 +294,23 @@ def _gemm(matrix: Matrix, weight_dtype: DType, compute_dtype: DType) -> Operator
     )
 
 
+def _wide_operands(matrix: Matrix, weight_dtype: DType) -> DType:
+    return "bf16" if matrix.tensor_cores else matrix.wide(weight_dtype)
+
+
 def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Operator]:
     """Memory-bound operators: norms with residual (both streams in and out), rotary and KV write, activation."""
     dtype, apart = wide_dtype(weight_dtype), window_layers(model) if model.window_heads is not None else 0
-    if model.mla is None:
+    if model.compressed_attention is not None:
+        rotated = (part.heads + 1) * model.head_dim
+    elif model.mla is None:
         rotated = _rotated(model, full_heads(model, part))
     else:
         rotated = part.heads * model.mla.qk_rope_head_dim * model.rotary_embedding
         rotated += model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
     widths: list[tuple[str, int, float]] = [
         ("embedding", 1, 2 * model.hidden_size),
-        ("norms", model.norm_count, 4 * model.hidden_size),
+        *_residuals(model),
         ("rotary_kv_write", cached_layers(model) - apart, 2 * rotated),
     ]
     if apart:
@@ -311,7 +333,35 @@ def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Ope
         if (single := model.moe.choice_operators - 1) > 0:
             widths.append(("expert_choice", single * moe_layers(model), 2 * model.moe.experts))
     operators = [Operator(name, "elementwise", dtype, layers, 0.0, n * ACTIVATION_BYTES) for name, layers, n in widths]
-    return [*operators, *_linear_mixing(model, part, dtype)]
+    return [*operators, *_linear_mixing(model, part, dtype), *_compression(model, dtype)]
+
+
+def _residuals(model: ModelSpec) -> list[tuple[str, int, float]]:
+    """Norms with the residual; with several streams: mixing them into an input, which is normalised, and writing back.
+
+    What mixes them reads them once more (``streams_proj``).
+    """
+    streams, hidden = model.residual_streams, model.hidden_size
+    if streams == 1:
+        return [("norms", model.norm_count, 4 * hidden)]
+    return [
+        ("streams_in", 2 * model.layers, (streams + 1) * hidden),
+        ("streams_out", 2 * model.layers, (2 * streams + 1) * hidden),
+    ]
+
+
+def _compression(model: ModelSpec, dtype: DType) -> list[Operator]:
+    """What makes an entry is written to its state and read again: vectors and weights, in 32 bits."""
+    kept = model.compressed_attention
+    if kept is None:
+        return []
+    return [
+        Operator(
+            f"compress_{kind.ratio}", "elementwise", dtype, kind.layers, 0.0,
+            2.0 * state_bytes_per_token(model, kept, kind) / kind.layers,
+        )
+        for kind in kept.entries
+    ]  # fmt: skip
 
 
 def _rotated(model: ModelSpec, heads: LayerHeads) -> int:

@@ -7,10 +7,19 @@ Biases and the norms of queries and keys are left out (below 0.01 % of the param
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import get_args
 
 from hisearch.latency.heads import LayerHeads, full_heads, window_heads
+from hisearch.latency.matrices import block_sparse, compressed
+from hisearch.latency.matrices.matrix import (
+    WIDE_DTYPES,
+    Matrix,
+    element_bytes,
+    kv_element_bytes,
+    wide_dtype,
+    with_formats,
+)
 from hisearch.latency.recurrent import projections
 from hisearch.latency.sharding import (
     Parallelism,
@@ -24,78 +33,19 @@ from hisearch.latency.sharding import (
     shard,
     window_layers,
 )
-from hisearch.specs.base import DTYPE_BYTES, KV_SCALE_BYTES, WEIGHT_SCALE_BYTES, DType
+from hisearch.specs.base import DTYPE_BYTES, DType
 from hisearch.specs.models.model import MlaSpec, ModelSpec
+
+__all__ = ["WIDE_DTYPES", "Matrix", "element_bytes", "kv_element_bytes", "matrices", "wide_dtype"]
 
 #: Bytes of a scale of an indexer's fp8 key, and elements that share it (SGLang's and vLLM's caches of index keys: 132
 #: bytes for a width of 128).
 INDEX_SCALE_BYTES, INDEX_SCALE_ELEMENTS = 4.0, 128
 
-#: Unquantised formats of weights; everything narrower is quantised.
-WIDE_DTYPES: frozenset[str] = frozenset({"fp32", "bf16", "fp16"})
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A weight matrix of one rank, ``inputs x outputs`` elements, in ``layers`` layers.
-
-    The rank holds ``experts`` copies per layer; a token uses ``experts_per_token`` of all ``experts * expert_ranks``.
-    Dense matrices have one of one. ``routed``: tokens choose among the copies, of which a rank may hold just one.
-    ``token_groups`` attention groups send their tokens through it. ``quantised``: False where it always stays wide.
-    ``wide_in``: checkpoint formats in which it stays in 16 bits too. ``single``: kept and multiplied in 32 bits.
-    ``formats``: by checkpoint format, another one that it has.
-    """
-
-    name: str
-    inputs: int
-    outputs: int
-    layers: int
-    experts: int = 1
-    experts_per_token: int = 1
-    quantised: bool = True
-    expert_ranks: int = 1
-    token_groups: int = 1
-    routed: bool = False
-    wide_in: frozenset[DType] = frozenset()
-    single: bool = False
-    formats: Mapping[DType, DType] = field(default_factory=dict)
-
-    def takes(self, weight_dtype: DType) -> bool:
-        """Whether it has the format of a checkpoint in ``weight_dtype``; else that of ``other``."""
-        return self.quantised and weight_dtype not in self.wide_in and weight_dtype not in self.formats
-
-    def other(self, weight_dtype: DType) -> DType:
-        """Its format where it does not take that of the checkpoint."""
-        return "fp32" if self.single else self.formats.get(weight_dtype, wide_dtype(weight_dtype))
-
-    def element_bytes(self, weight_dtype: DType) -> float:
-        """Bytes of an element in a checkpoint in ``weight_dtype``, scales included."""
-        return element_bytes(weight_dtype if self.takes(weight_dtype) else self.other(weight_dtype))
-
-    @property
-    def elements(self) -> int:
-        """Elements in all layers and experts."""
-        return self.inputs * self.outputs * self.layers * self.experts
-
-
-def element_bytes(dtype: DType) -> float:
-    """Bytes a weight takes in ``dtype``, scales included."""
-    return DTYPE_BYTES[dtype] + WEIGHT_SCALE_BYTES.get(dtype, 0.0)
-
-
-def kv_element_bytes(dtype: DType) -> float:
-    """Bytes an element of the KV cache takes in ``dtype``, scales included."""
-    return DTYPE_BYTES[dtype] + KV_SCALE_BYTES.get(dtype, 0.0)
-
-
-def wide_dtype(dtype: DType) -> DType:
-    """Format of a model's unquantised parts: ``dtype``, or bf16 where ``dtype`` is quantised."""
-    return dtype if dtype in WIDE_DTYPES else "bf16"
-
 
 def matrices(model: ModelSpec, part: Shard) -> list[Matrix]:
     """The matrices of attention and FFN that one rank holds."""
-    return [*attention_matrices(model, part), *_kept(model, [*_dense_ffn(model, part), *_moe_ffn(model, part)])]
+    return [*attention_matrices(model, part), *with_formats(model, [*_dense_ffn(model, part), *_moe_ffn(model, part)])]
 
 
 def parameter_count(model: ModelSpec) -> int:
@@ -137,23 +87,27 @@ def redundant_expert_bytes_per_rank(
 ) -> float:
     """Bytes of redundant expert copies on each rank, ``redundant`` per layer over all ranks."""
     part = shard(model, split)
-    routed = sum(m.elements for m in matrices(model, part) if m.routed)
+    routed = [m for m in matrices(model, part) if m.routed]
     if not routed:
         return 0.0
     copies = redundant / part.parallelism.expert / part.experts
-    return routed * copies * element_bytes(weight_dtype) / part.parallelism.pipeline
+    kept = sum(m.elements * m.element_bytes(weight_dtype) for m in routed)
+    return copies * kept / part.parallelism.pipeline
 
 
 def layer_kv_bytes_per_token(model: ModelSpec, part: Shard, kv_dtype: DType) -> float:
     """Bytes one layer with full attention keeps per token on one rank.
 
-    MLA's latent serves all heads, so every rank holds all of it. Sparse attention keeps the indexer's keys too.
+    MLA's latent serves all heads, so every rank holds all of it. Sparse attention keeps the indexer's keys too. Of
+    layers that keep different bytes, a mean.
     """
+    if model.compressed_attention is not None:
+        return compressed.entries_bytes_per_token(model, model.compressed_attention, kv_dtype) / model.layers
     if model.mla is not None:
         return latent_bytes_per_token(model.mla, kv_dtype, sparse=model.sparse_attention is not None) + _index_bytes(
             model
         )
-    return full_heads(model, part).kv_elements * kv_element_bytes(kv_dtype)
+    return full_heads(model, part).kv_elements * kv_element_bytes(kv_dtype) + block_sparse.mean_index_bytes(model)
 
 
 def window_layer_kv_bytes_per_token(model: ModelSpec, part: Shard, kv_dtype: DType) -> float:
@@ -196,6 +150,9 @@ def kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_d
 def window_kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_dtype: DType) -> float:
     """Bytes of KV a token inside the sliding window takes on each rank, in the layers that drop tokens outside."""
     part = shard(model, split)
+    if model.compressed_attention is not None:
+        kept = compressed.window_bytes_per_token(model, model.compressed_attention, kv_dtype)
+        return kept / part.parallelism.pipeline
     layer_bytes = window_layer_kv_bytes_per_token(model, part, kv_dtype)
     return _dropping_layers(model) / part.parallelism.pipeline * layer_bytes
 
@@ -248,34 +205,23 @@ def _copied_elements(model: ModelSpec) -> int:
 
 def attention_matrices(model: ModelSpec, part: Shard) -> list[Matrix]:
     """The matrices of attention, or of what mixes tokens in its place, that one rank holds."""
-    softmax = _grouped(model, part) if model.mla is None else _mla(model, model.mla, part)
-    return _kept(model, [*softmax, *_linear_attention(model, part)])
-
-
-def _kept(model: ModelSpec, unmarked: list[Matrix]) -> list[Matrix]:
-    """``unmarked`` matrices with ``wide_in`` and ``formats`` set: by checkpoint format, where they have others."""
-    if not model.kept_wide and not model.mixed_formats:
-        return unmarked
-    names: dict[DType, dict[str, DType]] = {
-        dtype: {str(name): other for name, other in own.items()} for dtype, own in model.mixed_formats.items()
-    }
-    return [
-        replace(
-            matrix,
-            wide_in=frozenset(dtype for dtype, kept in model.kept_wide.items() if matrix.name in kept),
-            formats={dtype: own[matrix.name] for dtype, own in names.items() if matrix.name in own},
-        )
-        for matrix in unmarked
-    ]
+    if model.compressed_attention is not None:
+        listed = compressed.compressed_matrices(model, model.compressed_attention, part)
+    else:
+        listed = _grouped(model, part) if model.mla is None else _mla(model, model.mla, part)
+    return with_formats(model, [*listed, *_linear_attention(model, part)])
 
 
 def _grouped(model: ModelSpec, part: Shard) -> list[Matrix]:
-    layers = cached_layers(model)
-    if model.window_heads is None:
-        return _projections(model, "", full_heads(model, part), layers)
-    windowed = window_layers(model)
+    layers, windowed = cached_layers(model), 0 if model.window_heads is None else window_layers(model)
+    full = _projections(model, "", full_heads(model, part), layers - windowed)
+    if (blocks := model.block_sparse) is not None:
+        query, *others = full
+        outputs = query.outputs + block_sparse.index_outputs(model, blocks, part)
+        dense = [replace(query, layers=query.layers - blocks.layers)] if query.layers > blocks.layers else []
+        full = [*dense, Matrix("qkv_index_proj", query.inputs, outputs, blocks.layers), *others]
     return [
-        *_projections(model, "", full_heads(model, part), layers - windowed),
+        *full,
         *_projections(model, "window_", window_heads(model, part), windowed),
     ]
 
@@ -383,8 +329,18 @@ def _moe_ffn(model: ModelSpec, part: Shard) -> list[Matrix]:
 
 
 def lm_head(model: ModelSpec, part: Shard) -> Matrix:
-    """The LM head, split over the vocabulary; it stays wide, but where a checkpoint mixes formats."""
-    return _kept(model, [Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)])[0]
+    """The LM head, split over the vocabulary; it stays wide but in checkpoints that state another format for it."""
+    head = Matrix("lm_head", model.hidden_size, part.vocab, layers=1, quantised=False)
+    others = {
+        dtype: other
+        for dtype, formats in model.other_formats.items()
+        for other, names in formats.items()
+        if head.name in names
+    }
+    if not others:
+        return head
+    wide: frozenset[DType] = frozenset(dtype for dtype in get_args(DType) if dtype not in others)
+    return replace(head, quantised=True, wide_in=wide, others=tuple(others.items()))
 
 
 def _up_factor(model: ModelSpec) -> int:

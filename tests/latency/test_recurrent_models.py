@@ -255,7 +255,7 @@ def test_matrices_in_a_format_of_their_own_are_priced_in_it() -> None:
     worker = scaled(LIGHTNING, "vllm-h200", "h200", 1, "nvfp4")
     assert worker.format_of(by_name["linear_in_proj"]) == "fp8"
     tokens = np.array([4096.0])
-    plain = scaled(LIGHTNING.model_copy(update={"mixed_formats": {}}), "vllm-h200", "h200", 1, "bf16")
+    plain = scaled(LIGHTNING.model_copy(update={"other_formats": {}}), "vllm-h200", "h200", 1, "bf16")
     assert worker.product_s(by_name["linear_in_proj"], tokens) < plain.product_s(by_name["linear_in_proj"], tokens)
     ampere = CATALOGUE.get("Accelerator", "a100-80gb").spec
     priced = PricedWorker(LIGHTNING, ampere, Parallelism(1), "nvfp4", "bf16", EngineSpec(name="vllm"), 2048, 32, 10**5)

@@ -235,7 +235,7 @@ def test_quantisation_is_read_from_the_adjacent_file(tmp_path: Path) -> None:
     quantisation_file.write_text('{"quantization": {"quant_algo": "NVFP4", "group_size": 16}}')
     assert _convert(tmp_path, LLAMA_8B).weight_dtype == "nvfp4"
     quantisation_file.write_text('{"quantization": {"quant_algo": "MIXED_PRECISION"}}')
-    assert "quantization 'modelopt MIXED_PRECISION' is not known" in _refusal(tmp_path, LLAMA_8B)
+    assert "quantized_layers: is nothing, expected modules" in _refusal(tmp_path, LLAMA_8B)
     quantisation_file.write_text("[]")
     assert "hf_quant_config.json" in _refusal(tmp_path, LLAMA_8B)
 

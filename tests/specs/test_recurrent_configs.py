@@ -89,7 +89,7 @@ def read(tmp_path: Path, config: dict[str, Any], **files: dict[str, Any]) -> Mod
 )
 def test_a_published_configuration_is_the_model_that_ships(name: str, config: dict[str, Any], tmp_path: Path) -> None:
     shipped: ModelSpec = Catalogue().get("Model", name).spec
-    apart = {"huggingface_id", "checkpoints", "provenance", "kept_wide", "mixed_formats", "towers"}
+    apart = {"huggingface_id", "checkpoints", "provenance", "kept_wide", "other_formats", "weight_only", "towers"}
     assert read(tmp_path, config).model_dump(exclude=apart) == shipped.model_dump(exclude=apart)
 
 
@@ -122,7 +122,7 @@ def test_mixed_precision_goes_by_the_list_of_modules(tmp_path: Path) -> None:
     settings = {"quantization": {"quant_algo": "MIXED_PRECISION", "quantized_layers": quantized}}
     spec = read(tmp_path, NANO, hf_quant_config=settings)
     shipped: ModelSpec = Catalogue().get("Model", "nemotron-3.5-lightning-30b-a3b").spec
-    assert (spec.weight_dtype, spec.mixed_formats) == ("nvfp4", shipped.mixed_formats)
+    assert (spec.weight_dtype, spec.other_formats) == ("nvfp4", shipped.other_formats)
     assert {"qkv_proj", "o_proj"} <= set(spec.kept_wide["nvfp4"])
     assert not {"shared_gate_up_proj", "linear_in_proj"} & set(spec.kept_wide["nvfp4"])
 

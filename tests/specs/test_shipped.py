@@ -47,6 +47,9 @@ PUBLISHED = {
     "kimi-k2": (1026.0, 32.0),
     "kimi-k2.6": (1026.0, 32.0),
     "minimax-m2.7": (228.7, 10.0),
+    "minimax-m3": (427.4, 23.0),
+    "deepseek-v4-flash": (284.33, 13.0),
+    "deepseek-v4-pro": (1600.0, 49.0),
     "mixtral-8x22b": (141.0, 39.0),
     "qwen3-4b": (4.0, 4.0),
     "qwen3-14b": (14.8, 14.8),
@@ -81,8 +84,22 @@ def test_a_medium_s_price_has_a_source_of_its_own(name: str) -> None:
     assert medium.price_source.startswith("an assumption of hisearch") == (medium.usd_per_gib_hour > 0)
 
 
+def compressed_parameters(model: ModelSpec) -> int:
+    """Weights of DeepSeek-V4's attention: of its largest layers, which every layer is taken to be (2 % more)."""
+    kept = model.compressed_attention
+    assert kept is not None
+    hidden, width, heads = model.hidden_size, model.head_dim, model.attention_heads
+    queries = hidden * kept.q_lora_rank + kept.q_lora_rank * heads * width
+    output = heads * width * kept.output_rank + kept.output_groups * kept.output_rank * hidden
+    index = kept.q_lora_rank * kept.index_heads * kept.index_head_dim + hidden * kept.index_heads
+    entries = 4 * hidden * (width + kept.index_head_dim) + index
+    return queries + hidden * width + output + entries
+
+
 def attention_parameters(model: ModelSpec) -> int:
     """Weights of one attention layer, biases and norms left out."""
+    if model.compressed_attention is not None:
+        return compressed_parameters(model)
     if model.mla is None:
         value = model.value_head_dim or model.head_dim
         queries = (2 if model.attention_output_gate else 1) * model.attention_heads * model.head_dim
@@ -169,20 +186,9 @@ def test_a_model_has_its_published_size(name: str) -> None:
     if model.moe is not None:
         # Some count their active parameters without the embedding table, MiniMax and Step-3.7 without the LM head too;
         # rounding of the cards is up to 2 %.
-        tables = dict.fromkeys(
-            (
-                "gpt-oss-120b",
-                "gpt-oss-20b",
-                "deepseek-v3.2",
-                "glm-5",
-                "glm-5.2",
-                "qwen3.5-35b-a3b",
-                "mimo-v2-flash",
-                "kimi-linear-48b-a3b",
-            ),
-            1,
-        )
-        tables |= dict.fromkeys(("minimax-m2.5", "minimax-m2.7", "step-3.7-flash"), 2)
+        once = ("gpt-oss-120b", "gpt-oss-20b", "deepseek-v3.2", "glm-5", "glm-5.2", "qwen3.5-35b-a3b", "mimo-v2-flash")
+        tables = dict.fromkeys((*once, "kimi-linear-48b-a3b", "deepseek-v4-flash", "deepseek-v4-pro"), 1)
+        tables |= dict.fromkeys(("minimax-m2.5", "minimax-m2.7", "minimax-m3", "step-3.7-flash"), 2)
         embedding = tables.get(name, 0) * model.vocab_size * model.hidden_size / 1e9
         assert parameters(model, active=True) - embedding == pytest.approx(active, rel=0.03)
 

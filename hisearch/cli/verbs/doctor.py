@@ -166,6 +166,7 @@ def _about_model(checkup: Checkup) -> dict[str, Any]:
     )
     from hisearch.specs.documents.catalogue import Catalogue
     from hisearch.specs.models.model import names_weights
+    from hisearch.specs.models.pages import usual_kv_dtype
 
     if not checkup.ok or checkup.kind != "Model":
         return {}
@@ -177,7 +178,7 @@ def _about_model(checkup: Checkup) -> dict[str, Any]:
         **({} if model.moe is None else {"active_parameters": active_parameter_count(model)}),
         "weights_gib": weight_bytes_per_rank(model, 1, model.weight_dtype) / 2**30,
         "weight_dtype": model.weight_dtype,
-        "kv_bytes_per_token": kv_bytes_per_token_per_rank(model, 1, "bf16"),
+        "kv_bytes_per_token": kv_bytes_per_token_per_rank(model, 1, usual_kv_dtype(model)),
         "max_context_tokens": model.max_context_tokens,
     }
 

@@ -35,6 +35,7 @@ from hisearch.export.engines.vllm_cache import (
     watermark,
 )
 from hisearch.export.engines.weights import HALF_OR_FULL, needs_checkpoint
+from hisearch.latency.device_memory.compressed_pools import compressed_ratio
 from hisearch.latency.device_memory.state_pools import divides_states
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
@@ -52,6 +53,14 @@ def dtype(launch: Launch) -> str:
     """The compute format where weights are 16 or 32 bits wide; else "auto", from the checkpoint."""
     weight_dtype = launch.pool.weight_dtype or launch.model.weight_dtype
     return HALF_OR_FULL.get(weight_dtype, "auto")
+
+
+def _window_ratio(launch: Launch) -> Value:
+    """Where SGLang keeps windows apart; as simulated for DeepSeek-V4, whose default is another."""
+    if not keeps_windows_apart("sglang", launch.model):
+        return None
+    stated = launch.pool.engine.swa_full_tokens_ratio
+    return stated if launch.model.compressed_attention is None else compressed_ratio(stated)
 
 
 def _quantization(launch: Launch) -> Value:
@@ -204,10 +213,7 @@ SGLANG: Table = (
     ("--disable-overlap-schedule", lambda c: not c.pool.engine.overlap),
     *graphs.SGLANG_TABLE,
     ("--schedule-conservativeness", lambda c: c.pool.engine.schedule_conservativeness),
-    (
-        "--swa-full-tokens-ratio",
-        lambda c: c.pool.engine.swa_full_tokens_ratio if keeps_windows_apart("sglang", c.model) else None,
-    ),
+    ("--swa-full-tokens-ratio", _window_ratio),
     (
         "--mamba-full-memory-ratio",
         lambda c: c.pool.engine.mamba_full_memory_ratio if divides_states(c.pool.engine, c.model) else None,

@@ -120,6 +120,8 @@ def vllm_blocks(launch: Launch) -> int | None:
     None for a model with linear attention or windows whose memory was set aside: vLLM's blocks cover other layers then.
     """
     model = launch.model
+    if model.compressed_attention is not None:
+        return None
     windows = model.sliding_window_tokens > 0 and not model.windows_are_chunks
     if (windows or model.linear_attention is not None) and _groups(launch) is None:
         return None

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hisearch.latency.device_memory.compressed_pools import compressed_memory, divide_compressed
 from hisearch.latency.device_memory.constants import COLLECTIVE_BYTES, CUDA_GRAPH_BYTES, GIB, RUNTIME_BYTES, constant
 from hisearch.latency.device_memory.draft_head import head_weight_bytes_per_rank
 from hisearch.latency.device_memory.kv_groups import KvGroups
@@ -141,6 +142,8 @@ def plan_memory(
     for each drafted token of it. Such memory is set aside first; the capacity counts the KV of the other layers, and of
     a head that drafts tokens.
 
+    Windows and entries of compressed attention: ``compressed_pools``.
+
     Raises:
         InvalidParallelism: the model cannot be split over ``tensor_parallel`` ranks.
         DoesNotFit: less than one page of KV is left, or SGLang's activations do not fit next to the static share.
@@ -180,7 +183,10 @@ def plan_memory(
     window = _window_bytes(model, split, kv_dtype, engine)
     has_window_pool = keeps_windows_apart(engine.name, model)
     window_per_token = window_kv_bytes_per_token_per_rank(model, split, kv_dtype)
-    if kv_groups is not None:
+    compressed = compressed_memory(model, split.pipeline, kv_dtype, engine, budget - weights)
+    if compressed is not None:
+        per_token, window_per_token, window = compressed
+    elif kv_groups is not None:
         of_layer = kv_groups.block_bytes or layer_kv_bytes_per_token(model, shard(model, split), kv_dtype)
         per_token, window = kv_groups.layers * of_layer, 0.0
     elif has_window_pool:
@@ -211,7 +217,11 @@ def plan_memory(
     pools = None
     capacity = int(spare // (per_token * page)) * page
     if has_window_pool:
-        pools = _window_pools(what, spare, per_token, window_per_token, engine, model)
+        if compressed is not None and model.compressed_attention is not None:
+            pools = divide_compressed(spare, compressed, engine, model.compressed_attention)
+        else:
+            pools = divide(spare, per_token, window_per_token, engine, seen_tokens(model))
+        _check_window_pools(what, spare, pools, per_token, window_per_token, engine)
         capacity, window = pools.full, window + pools.windowed * window_per_token
     return MemoryPlan(weights, activation, runtime, window, per_token, capacity, kv_groups, pools, state_pools, page)
 
@@ -236,15 +246,14 @@ def _window_bytes(model: ModelSpec, split: Parallelism, kv_dtype: DType, engine:
     return tokens * window_kv_bytes_per_token_per_rank(model, split, kv_dtype)
 
 
-def _window_pools(
-    what: str, spare: float, per_token: float, window_per_token: float, engine: EngineSpec, model: ModelSpec
-) -> WindowPools:
-    """SGLang's pools of ``spare`` bytes, of ``per_token`` and ``window_per_token`` bytes a token; else DoesNotFit."""
-    pools = divide(spare, per_token, window_per_token, engine, seen_tokens(model))
+def _check_window_pools(
+    what: str, spare: float, pools: WindowPools, per_token: float, window_per_token: float, engine: EngineSpec
+) -> None:
+    """Refuse SGLang's pools of ``spare`` bytes, of so many bytes a token, that leave windows too little."""
     page = engine.page_size
     least = pools.window_tokens + page
     if pools.full > 0 and pools.windowed > least:
-        return pools
+        return
     # The engine does not start.
     missing = (least + page) * (per_token / engine.swa_full_tokens_ratio + window_per_token)
     raise DoesNotFit(

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 
 from hisearch.latency.device_memory.constants import MIB, constant
 from hisearch.latency.heads import full_heads, window_heads
+from hisearch.latency.matrices.entries import computed_heads
 from hisearch.latency.operators import residual_blocks
 from hisearch.latency.parameters import wide_dtype
 from hisearch.latency.sharding import Parallelism, expert_hidden, shard
@@ -106,6 +107,9 @@ def rotary_bytes(model: ModelSpec) -> float:
         return 0.0
     width = model.head_dim if model.mla is None else model.mla.qk_rope_head_dim
     width += 0 if model.window_heads is None else model.window_heads.head_dim
+    if (kept := model.compressed_attention) is not None:
+        # Windows and entries have tables of their own.
+        width = 2 * kept.rotary_dim
     return max(model.max_context_tokens, _llama_4_positions(model)) * width * _WIDE_BYTES
 
 
@@ -132,12 +136,14 @@ def encoding_bytes(model: ModelSpec, split: Parallelism, chunk_tokens: int) -> t
 def forward_bytes(model: ModelSpec, split: int | Parallelism, tokens: int) -> float:
     """Most bytes of a layer's temporaries while ``tokens`` tokens pass.
 
-    Three residual streams, one for each block of attention residuals, and the wider of attention's and the FFN's inputs
-    and outputs. For experts the widths count once per routed expert, and the output buffer is shared with the wider of
-    the two.
+    Two activations of the hidden size beside the residual stream, or the streams of a model with several, one for each
+    block of attention residuals, and the wider of attention's and the FFN's inputs and outputs. For experts the widths
+    count once per routed expert, and the output buffer is shared with the wider of the two.
     """
     part = shard(model, split)
-    if model.mla is None:
+    if model.compressed_attention is not None:
+        attention = 2 * computed_heads(part.heads) * model.head_dim
+    elif model.mla is None:
         kinds = (full_heads(model, part), window_heads(model, part))
         attention = max(heads.query_elements + heads.kv_elements for heads in kinds)
     else:
@@ -150,7 +156,8 @@ def forward_bytes(model: ModelSpec, split: int | Parallelism, tokens: int) -> fl
         uses = model.moe.experts_per_token * groups / part.parallelism.expert
         routed = uses * (max(up, expert_hidden(model)) + part.expert_intermediate)
         widest = max(widest, routed + 3 * part.shared_intermediate * together)
-    return _WIDE_BYTES * tokens * ((3 + residual_blocks(model)) * model.hidden_size + widest)
+    streams = 2 + model.residual_streams + residual_blocks(model)
+    return _WIDE_BYTES * tokens * (streams * model.hidden_size + widest)
 
 
 def peak_bytes(

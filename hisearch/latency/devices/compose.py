@@ -36,7 +36,7 @@ from hisearch.latency.sharding import (
     moe_layers,
     shard,
 )
-from hisearch.latency.workers.roofline import compute_dtype, peer_collectives
+from hisearch.latency.workers.roofline import compute_dtypes, peer_collectives
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.machines.devices import ACCELERATOR, DevicesSpec, OperatorName
 from hisearch.specs.machines.hardware import AcceleratorSpec
@@ -87,6 +87,11 @@ def compose(
         InvalidParallelism: the model cannot be split so.
     """
     spec, part = worker.spec, shard(model, split)
+    if model.compressed_attention is not None or model.block_sparse is not None:
+        raise DevicesRefused(
+            "operators",
+            f"{model.huggingface_id} has compressed or block-sparse attention, of which no device has a law",
+        )
     if model.sparse_attention is not None:
         raise DevicesRefused("operators", f"{model.huggingface_id} has sparse attention, of which no device has a law")
     if model.window_heads is not None or model.value_head_dim not in (0, model.head_dim):
@@ -193,7 +198,8 @@ def _afd(
 def _products(model: ModelSpec, part: Shard, accelerator: AcceleratorSpec, dtype: DType) -> tuple[Product, ...]:
     held = {matrix.name: matrix for matrix in matrices(model, part)}
     products = []
-    for op in token_operators(model, part, dtype, compute_dtype(accelerator, dtype)):
+    formats = compute_dtypes(accelerator, model, dtype)
+    for op in token_operators(model, part, dtype, formats[dtype], formats):
         matrix = held.get(op.name)
         family: ProductFamily = ELEMENTWISE_OF.get(op.name, "elementwise")
         if matrix is not None:

@@ -65,7 +65,7 @@ class DevicesEstimator(ProfileEstimator):
             profile=name,
             evidence=profile.evidence,
             relative_error=profile.relative_error,
-            warnings=(*format_warnings(accelerator, priced.loaded_dtype), *_warnings(name, profile)),
+            warnings=(*format_warnings(accelerator, model, priced.loaded_dtype), *_warnings(name, profile)),
             components=components,
             idle_w_by_component=idle,
             lockstep=_lockstep(composed, padded, overhead, priced.max_tokens),

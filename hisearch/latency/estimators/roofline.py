@@ -16,7 +16,7 @@ from hisearch.latency.tabulate import counted
 from hisearch.latency.workers.roofline import RooflineWorker, attained_worker, format_warnings
 from hisearch.specs.machines.laws import CollectiveCurves
 from hisearch.specs.machines.profile import LatencyProfileSpec
-from hisearch.specs.models.pages import page_warnings
+from hisearch.specs.models.pages import entries_warnings, page_warnings
 
 
 @register("roofline")
@@ -46,9 +46,10 @@ class RooflineEstimator(ProfileEstimator):
             shared_s = np.minimum(counted(timed.shared_s, priced.max_tokens), seconds.token_s)
             lockstep = lockstep_costs(seconds.token_s, shared_s, ())
         warnings = (
-            *format_warnings(priced.accelerator, priced.loaded_dtype),
+            *format_warnings(priced.accelerator, priced.model, priced.loaded_dtype),
             *page_warnings(priced.engine.name, priced.engine.page_size, priced.model),
             *state_warnings(priced.engine, priced.model, fitted=False),
+            *entries_warnings(priced.engine.name, priced.kv_dtype, priced.model),
         )
         costs = self.costs(priced, seconds, lockstep=lockstep, warnings=warnings)
         return with_uneven_experts(costs, priced.engine.experts, priced.model, timed.split, timed.routed_s)

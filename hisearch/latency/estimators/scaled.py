@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from hisearch.hardware.peaks import sheet_peaks
 from hisearch.latency.approximations import state_warnings
@@ -23,10 +24,18 @@ from hisearch.latency.sharding import moe_layers, shard
 from hisearch.latency.workers.roofline import attained_worker, format_warnings
 from hisearch.latency.workers.scaled import SMALL, ScaledWorker
 from hisearch.specs.base import DType
-from hisearch.specs.machines.laws import CollectiveCurve, DecodeTerms, HeadLaws, PrefillTerms, SparseTerms
+from hisearch.specs.machines.laws import (
+    CollectiveCurve,
+    DecodeTerms,
+    EntriesTerms,
+    HeadLaws,
+    PrefillTerms,
+    SparseTerms,
+)
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
-from hisearch.specs.models.pages import page_warnings
+from hisearch.specs.models.pages import entries_warnings, page_warnings
+from hisearch.specs.wording import format_percent
 
 #: Most tokens of a step for which SGLang fuses the all-reduce (``FUSE_ALLREDUCE_MAX_BATCH_SIZE``).
 FUSED_TOKENS = 2048
@@ -36,6 +45,10 @@ WIDEST_HEAD = 256
 
 #: Relative deviation of memory bandwidth or peak beyond which a profile is of another accelerator.
 SAME_SHEET = 0.02
+
+
+#: Median error of sparse attention's law beyond which a warning says it.
+WORTH_SAYING = 0.2
 
 
 @register("scaled")
@@ -95,6 +108,7 @@ class ScaledEstimator(ProfileEstimator):
             sparse=self._sparse(model, kv_dtype),
             window_heads=windowed_heads(model, part, kv_dtype),
             window_terms=within,
+            entries=self._entries(model, kv_dtype),
         )
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
@@ -111,14 +125,15 @@ class ScaledEstimator(ProfileEstimator):
             lockstep=timed.lockstep_table(seconds, overhead, priced.max_tokens),
             served=self._served(priced),
             warnings=(
-                *format_warnings(priced.accelerator, priced.loaded_dtype),
+                *format_warnings(priced.accelerator, priced.model, priced.loaded_dtype),
                 *page_warnings(priced.engine.name, priced.engine.page_size, priced.model),
                 *state_warnings(priced.engine, priced.model, fitted=timed.linear_law is not None),
+                *entries_warnings(priced.engine.name, priced.kv_dtype, priced.model),
                 *self._warnings(timed, priced),
                 *overhead.implausible(),
             ),
         )
-        knows_even = law_of(self.laws.moe, timed.weights) is not None
+        knows_even = law_of(self.laws.moe, timed.experts_format) is not None
         return with_uneven_experts(
             costs, priced.engine.experts, priced.model, priced.split, timed.routed_s, knows_even=knows_even
         )
@@ -159,6 +174,16 @@ class ScaledEstimator(ProfileEstimator):
                 "profile roofline prices it"
             )
         return known[law_of(known, kv_dtype) or next(iter(known))]
+
+    def _entries(self, model: ModelSpec, kv_dtype: DType) -> EntriesTerms | None:
+        """The law of attention that reads entries or blocks; None where there is none, and the roofline prices it."""
+        if model.compressed_attention is None and model.block_sparse is None:
+            return None
+        kind: Literal["compressed", "block_sparse"] = (
+            "compressed" if model.compressed_attention is not None else "block_sparse"
+        )
+        known = self.laws.entries_attention.get(kind, {})
+        return known[law_of(known, kv_dtype) or next(iter(known))] if known else None
 
     def _served(self, priced: PricedWorker) -> ServedErrors | None:
         """Expected errors of served runs, by whether the measured ones include the worker's model and accelerator."""
@@ -203,17 +228,19 @@ class ScaledEstimator(ProfileEstimator):
         ratios = (sheet.memory_bandwidth_bytes_per_s / laws.memory_bandwidth_bytes_per_s, flops / laws.flops)
         if any(abs(ratio - 1.0) > SAME_SHEET for ratio in ratios):
             warnings.append(f"laws of {laws.accelerator} are carried over to another accelerator by its sheet")
-        dense = any(
-            not matrix.routed and matrix.takes(worker.weight_dtype) for matrix in matrices(worker.model, worker.part)
-        )
-        families = ((dense, "dense products", laws.gemm), (moe_layers(worker.model) > 0, "experts", laws.moe))
-        for present, family, known in families:
-            taken = law_of(known, worker.weights)
-            if present and taken is None:
-                warnings.append(f"no law of {family} in {worker.weights}: the roofline prices them")
-            elif present and taken != worker.weights:
-                warnings.append(f"no law of {family} in {worker.weights}: that of {taken} prices them")
-        if kv_dtype not in (laws.prefill_attention if worker.model.mla is None else laws.mla_prefill):
+        held = matrices(worker.model, worker.part)
+        dense = {worker.format_of(m): None for m in held if not m.routed and m.takes(worker.weight_dtype)}
+        routed = [worker.experts_format] if moe_layers(worker.model) else []
+        for formats, family, known in ((dense, "dense products", laws.gemm), (routed, "experts", laws.moe)):
+            for stored in formats:
+                taken = law_of(known, stored)
+                if taken is None:
+                    warnings.append(f"no law of {family} in {stored}: the roofline prices them")
+                elif taken != stored:
+                    warnings.append(f"no law of {family} in {stored}: that of {taken} prices them")
+        if worker.roofline.attention.entries:
+            warnings += _entries_warnings(worker)
+        elif kv_dtype not in (laws.prefill_attention if worker.model.mla is None else laws.mla_prefill):
             warnings.append(f"no law of attention with a KV cache of {kv_dtype}: that of another format prices it")
         warnings += self._unknown_heads(worker, kv_dtype)
         for name, ranks, most in worker.collectives.beyond(worker.part.parallelism):
@@ -241,11 +268,27 @@ class ScaledEstimator(ProfileEstimator):
         warnings = []
         for matrix in matrices(worker.model, worker.part):
             name = law_of(self.laws.gemm, worker.format_of(matrix))
-            if not matrix.routed and matrix.name not in SMALL and name is not None:
+            if not matrix.routed and not matrix.tensor_cores and matrix.name not in SMALL and name is not None:
                 warnings += beyond(matrix.name, self.laws.gemm[name], n=matrix.outputs, k=matrix.inputs)
+        if worker.roofline.attention.entries:
+            return warnings
         warnings += beyond("prefill attention", worker.prefill, heads=worker.prefill_heads.heads)
         warnings += beyond("decode attention", worker.decode, heads=worker.decode_heads.heads)
         if worker.window_terms is not None and worker.window_heads is not None:
             for phase, terms in zip(("prefill", "decode"), worker.window_terms, strict=True):
                 warnings += beyond(f"{phase} attention of windows", terms, heads=worker.window_heads.heads)
         return warnings
+
+
+def _entries_warnings(worker: ScaledWorker) -> list[str]:
+    """Warnings of attention that reads entries or blocks."""
+    terms = worker.entries
+    if terms is None:
+        return ["no law of compressed or block-sparse attention: the roofline prices it"]
+    if terms.error is None or terms.error.median <= WORTH_SAYING:
+        return []
+    decodes, prompts = terms.error.decode_median or 0.0, terms.error.prefill_median or 0.0
+    return [
+        f"the law of sparse attention is off by {format_percent(decodes)} of measured decodes and "
+        f"{format_percent(prompts)} of prompts, in the median"
+    ]

@@ -34,7 +34,19 @@ def weights_law(model: ModelSpec, weight_dtype: DType | None) -> str:
     channel or tensor.
     """
     dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
-    if dtype == "fp8" and model.weight_dtype == "fp8":
+    if dtype == model.weight_dtype:
+        return checkpoint_law(model, dtype)
+    return "bf16" if dtype in ("fp16", "fp32") else dtype
+
+
+def checkpoint_law(model: ModelSpec, dtype: DType) -> str:
+    """Format of matrices that a published checkpoint has in ``dtype``, by its name in the laws.
+
+    NVFP4 weights that are unpacked to 16 bits are as MXFP4's, which are everywhere.
+    """
+    if dtype == "nvfp4" and dtype in model.weight_only:
+        return "fp4"
+    if dtype == "fp8":
         return "fp8_block"
     return "bf16" if dtype in ("fp16", "fp32") else dtype
 

@@ -14,6 +14,9 @@ With g > 1 attention groups, an all-gather and a reduce-scatter of g * T tokens 
 second all-reduce of a layer. p > 1 stages send 2 bytes * h * T to the next, p - 1 times. A step is one pass of one
 group's batch through all stages.
 
+Layers with entries of r tokens read min(topk, n / r) of a query's n tokens, or n / r, beside a window if there is one;
+their index scores n / r.
+
 With an indexer (sparse attention, top k), chunks and decodes read min(k, visible tokens), plus
     index_s(pairs, seen) = max(pairs * index FLOPs, seen * index bytes)                 seen: cached and new tokens
 at the rate of fp8 where the accelerator has it.
@@ -37,10 +40,10 @@ from hisearch.hardware.peaks import sheet_peaks
 from hisearch.hardware.power import memory_power_share, worker_dynamic_w
 from hisearch.latency.costs import StepCosts
 from hisearch.latency.laws.collectives import Collectives
+from hisearch.latency.matrices.entries import EntriesShape, IndexShape
 from hisearch.latency.operators import (
     ACTIVATION_BYTES,
     AttentionShape,
-    IndexShape,
     Operator,
     attention_pairs,
     attention_shape,
@@ -141,7 +144,9 @@ class RooflineWorker:
     def chunk_s(self, new: F8, cached: F8) -> F8:
         """Prefill attention of all layers for chunks of ``new`` (at least 1) tokens behind ``cached`` ones."""
         shape, pairs = self.attention, attention_pairs(new, cached)
-        total = shape.full_layers * self._chunk_layer_s(shape, pairs, new, cached)
+        total = np.asarray(shape.full_layers * self._chunk_layer_s(shape, pairs, new, cached))
+        for kind in shape.entries:
+            total = total + kind.layers * self._chunk_entries_s(kind, new, cached)
         if shape.window_layers:
             window = float(shape.window_tokens)
             seen = np.minimum(cached, np.maximum(window - 1.0, 0.0))
@@ -152,7 +157,9 @@ class RooflineWorker:
     def decode_s(self, sequences: F8, context: F8) -> F8:
         """Decode attention of all layers for ``sequences`` that read ``context`` tokens in total."""
         shape = self.attention
-        total = shape.full_layers * self._decode_layer_s(shape, sequences, context)
+        total = np.asarray(shape.full_layers * self._decode_layer_s(shape, sequences, context))
+        for kind in shape.entries:
+            total = total + kind.layers * self._decode_entries_s(kind, sequences, context)
         if shape.window_layers:
             windowed = np.minimum(context, sequences * float(shape.window_tokens))
             within = self._decode_layer_s(shape.windowed, sequences, windowed, shape.window_reads)
@@ -202,6 +209,29 @@ class RooflineWorker:
         moved = reads * context * shape.kv_bytes_per_token + sequences * shape.decode_query_bytes
         return scored + rate.seconds(self.attention_dtype, context * shape.decode_flops_per_pair, moved)
 
+    def _chunk_entries_s(self, kind: EntriesShape, new: F8, cached: F8) -> F8:
+        """One layer's entries: what a chunk's queries read of them, and the index's choice.
+
+        A query at position p sees p / ratio entries: a fraction of one more than it does.
+        """
+        rate, pairs = self.rates.prefill_attention, attention_pairs(new, cached) / kind.ratio
+        entries, chosen = (cached + new) / kind.ratio, np.zeros_like(new)
+        if kind.index is not None:
+            chosen = self._index_s(kind.index, rate, pairs, entries)
+            pairs = windowed_pairs(new, cached, float(kind.index.topk * kind.ratio)) / kind.ratio
+        moved = entries * kind.bytes_per_entry + new * kind.query_bytes
+        return chosen + rate.seconds(self.attention_dtype, pairs * kind.flops_per_pair, moved)
+
+    def _decode_entries_s(self, kind: EntriesShape, sequences: F8, context: F8) -> F8:
+        """One layer's entries, of decodes."""
+        rate, entries = self.rates.decode_attention, context / kind.ratio
+        chosen = np.zeros_like(entries)
+        if kind.index is not None:
+            chosen = self._index_s(kind.index, rate, entries, entries)
+            entries = np.minimum(entries, sequences * float(kind.index.topk))
+        moved = entries * kind.bytes_per_entry + sequences * kind.query_bytes
+        return chosen + rate.seconds(self.attention_dtype, entries * kind.flops_per_pair, moved)
+
     def _index_s(self, index: IndexShape, rate: Rate, pairs: F8, seen: F8) -> F8:
         dtype: DType = "fp8" if "fp8" in rate.peak_flops else self.attention_dtype
         return rate.seconds(dtype, pairs * index.flops_per_pair, seen * index.bytes_per_token)
@@ -247,12 +277,12 @@ def energy_costs(profile: LatencyProfileSpec, priced: PricedWorker) -> StepCosts
 
 def _worker(priced: PricedWorker, rates: Rates, collectives: Collectives) -> RooflineWorker:
     model, dtype = priced.model, priced.loaded_dtype
-    part = shard(model, priced.split)
+    part, formats = shard(model, priced.split), compute_dtypes(priced.accelerator, model, dtype)
     return RooflineWorker(
         model=model,
         split=part.parallelism,
-        token_ops=token_operators(model, part, dtype, compute_dtype(priced.accelerator, dtype)),
-        sequence_ops=sequence_operators(model, part, dtype),
+        token_ops=token_operators(model, part, dtype, formats[dtype], formats),
+        sequence_ops=sequence_operators(model, part, dtype, formats),
         attention=attention_shape(model, part, priced.kv_dtype, rereads_windows=priced.rereads_windows),
         attention_dtype=wide_dtype(dtype),
         rates=rates,
@@ -271,8 +301,27 @@ def compute_dtype(accelerator: AcceleratorSpec, weight_dtype: DType) -> DType:
     return "bf16"
 
 
-def format_warnings(accelerator: AcceleratorSpec, weight_dtype: DType) -> tuple[str, ...]:
-    """Warnings of weights in a format that the accelerator cannot multiply."""
+def compute_dtypes(accelerator: AcceleratorSpec, model: ModelSpec, weight_dtype: DType) -> dict[DType, DType]:
+    """``compute_dtype`` of the formats of a checkpoint in ``weight_dtype``; bf16 of those that are weight-only."""
+    formats = [weight_dtype, *model.other_formats.get(weight_dtype, {})]
+    return {
+        dtype: "bf16" if dtype in model.weight_only else compute_dtype(accelerator, dtype)
+        for dtype in dict.fromkeys(formats)
+    }
+
+
+def format_warnings(accelerator: AcceleratorSpec, model: ModelSpec, weight_dtype: DType) -> tuple[str, ...]:
+    """Warnings of weights in formats that the accelerator cannot multiply."""
+    formats = dict.fromkeys((weight_dtype, *model.other_formats.get(weight_dtype, {})))
+    return tuple(
+        warning
+        for dtype in formats
+        if dtype not in model.weight_only
+        for warning in _format_warnings(accelerator, dtype)
+    )
+
+
+def _format_warnings(accelerator: AcceleratorSpec, weight_dtype: DType) -> tuple[str, ...]:
     if compute_dtype(accelerator, weight_dtype) == rate_dtype(weight_dtype) or weight_dtype in WEIGHT_ONLY:
         return ()
     return (

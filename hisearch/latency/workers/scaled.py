@@ -8,8 +8,9 @@ Notation (per layer and rank; with g attention groups FFNs see m = g * T tokens)
     decode_s   = decode_s of the batch, likewise
 
 Norms, rotary embedding, activation and sampling have no law and use the profile's roofline terms, as do unmeasured
-formats, with a warning. Steps within a CUDA graph are priced at the graph's size; longer ones add
-``layers * eager_layer_s``. A step pays ``launch_share`` of the kernels' launch times. Energy is the roofline's.
+formats and attention, with a warning. Steps within a CUDA graph are priced at the graph's
+size; longer ones add ``layers * eager_layer_s``. A step pays ``launch_share`` of the kernels' launch times. Energy is
+the roofline's.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from hisearch.latency.costs import LockstepCosts, StepCosts, lockstep_costs
 from hisearch.latency.knots import octaves_up_to
 from hisearch.latency.laws.attention import Heads, decode_s, mixed_decode_s, prefill_s, rebuild_s
 from hisearch.latency.laws.collectives import Collectives
+from hisearch.latency.laws.entries import Sheets, entries_decode_s, entries_prefill_s
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.gemm import gemm_s, quantise_s
 from hisearch.latency.laws.linear import linear_law, parallel_s, serial_s
-from hisearch.latency.laws.model import law_of
+from hisearch.latency.laws.model import checkpoint_law, law_of
 from hisearch.latency.laws.moe import Experts, drawn, moe_s
 from hisearch.latency.laws.sheet import Sheet
 from hisearch.latency.laws.sparse import dense_s, indexer, sparse_decode_s, sparse_prefill_s
@@ -37,18 +39,26 @@ from hisearch.latency.operators import ACTIVATION_BYTES, Operator
 from hisearch.latency.parameters import Matrix, lm_head, matrices
 from hisearch.latency.sharding import Shard, cached_layers, expert_hidden, linear_layers, moe_layers, window_layers
 from hisearch.latency.tabulate import device_costs, table_axes
+from hisearch.latency.workers.kinds import kinds_launch_s, kinds_s
 from hisearch.latency.workers.roofline import Rate, RooflineWorker
 from hisearch.specs.base import DType
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.host import EngineOverhead
-from hisearch.specs.machines.laws import DecodeTerms, LawsSpec, LinearTerms, PrefillTerms, SparseTerms
+from hisearch.specs.machines.laws import (
+    DecodeTerms,
+    EntriesTerms,
+    LawsSpec,
+    LinearTerms,
+    PrefillTerms,
+    SparseTerms,
+)
 from hisearch.specs.models.model import ModelSpec
 
 #: Elementwise operators fused into an engine's attention or all-reduce. TensorRT-LLM's attention operator applies
 #: rotary embeddings and writes the KV; its all-reduce adds the residual and normalises.
 IN_ATTENTION: dict[str, set[str]] = {"trtllm": {"rotary_kv_write", "window_rotary_kv_write"}}
 #: Elementwise operators inside the measured block of sparse attention, for every engine.
-IN_SPARSE_BLOCK = {"rotary_kv_write"}
+IN_SPARSE_BLOCK = {"rotary_kv_write", "compress_4", "compress_128"}
 IN_ALL_REDUCE: dict[str, set[str]] = {"trtllm": {"norms"}}
 
 #: Most tokens for which engines run shared experts on a separate stream, in parallel with the routed ones (vLLM's
@@ -62,6 +72,7 @@ QUANTISED_SEPARATELY = frozenset({"qkv_proj", "o_proj", "gate_up_proj", "down_pr
 #: Products whose widths may lie outside the tables: each takes a few microseconds.
 SMALL = frozenset({
     "router", "linear_scalar_proj", "linear_decay_proj", "linear_gate_proj", "head_gate_proj", "window_head_gate_proj",
+    "index_weights_proj",
 })  # fmt: skip
 
 
@@ -91,6 +102,7 @@ class ScaledWorker:
     sparse: SparseTerms | None = None
     window_heads: Heads | None = None
     window_terms: tuple[PrefillTerms, DecodeTerms] | None = None
+    entries: EntriesTerms | None = None
 
     @property
     def launch_s(self) -> float:
@@ -103,8 +115,7 @@ class ScaledWorker:
 
     def token_s(self, tokens: F8) -> F8:
         """Token-wise operators, collectives and launches of a step of ``tokens`` (at least 1) tokens."""
-        softmax = cached_layers(self.model)
-        total = np.full_like(tokens, softmax * self.launch_s * self.launch_share)
+        total = np.full_like(tokens, self._launches_s() * self.launch_share)
         shared = np.zeros_like(tokens)
         for matrix in self.products():
             if not matrix.routed:
@@ -178,18 +189,18 @@ class ScaledWorker:
         return total + self.collectives.all_gather_s(payload, self.part.parallelism.tensor)
 
     def format_of(self, matrix: Matrix) -> str:
-        """Format of a dense matrix, by its name in the laws."""
-        if matrix.takes(self.weight_dtype):
-            return self.weights
-        kept = matrix.formats.get(self.weight_dtype)
-        return kept if kept is not None else "fp32" if matrix.single else "bf16"
+        """Format of a matrix, by its name in the laws."""
+        if not matrix.takes(self.weight_dtype):
+            return "fp32" if matrix.single else "bf16"
+        stored = matrix.format(self.weight_dtype)
+        return self.weights if stored == self.weight_dtype else checkpoint_law(self.model, stored)
 
     def product_s(self, matrix: Matrix, tokens: F8) -> F8:
         """One layer's product with a dense matrix, by its format's law or the roofline.
 
         Without a 32-bit law, the 16-bit law prices 32-bit products at their own peak.
         """
-        name = law_of(self.laws.gemm, self.format_of(matrix))
+        name = None if matrix.tensor_cores else law_of(self.laws.gemm, self.format_of(matrix))
         if name is None:
             known = (*self.roofline.token_ops, *self.roofline.sequence_ops)
             op = next(op for op in known if op.name == matrix.name)
@@ -210,7 +221,7 @@ class ScaledWorker:
         """One layer's routed experts, by their format's law or the roofline."""
         moe, split = self.model.moe, self.part.parallelism
         assert moe is not None
-        name = law_of(self.laws.moe, self.weights)
+        name = law_of(self.laws.moe, self.experts_format)
         if name is None:
             routed = [op for op in self.roofline.token_ops if op.routed]
             return np.asarray(sum(self._roofline_s(self.roofline.rates.gemm, op, tokens) for op in routed))
@@ -226,8 +237,18 @@ class ScaledWorker:
         )  # fmt: skip
         return seconds - self._hidden_s(terms.launch_s)
 
+    @property
+    def experts_format(self) -> str:
+        """Format of routed experts, by its name in the laws."""
+        routed = next((matrix for matrix in matrices(self.model, self.part) if matrix.routed), None)
+        return self.weights if routed is None else self.format_of(routed)
+
     def chunk_s(self, new: F8, cached: F8) -> F8:
         """Prefill attention of all layers for chunks of ``new`` (at least 1) tokens behind ``cached`` ones."""
+        if self.entries is not None:
+            return self._entries_chunk_s(self.entries, new, cached)
+        if self.roofline.attention.entries:
+            return self.roofline.chunk_s(new, cached)
         if self.sparse is not None:
             return self._sparse_chunk_s(self.sparse, new, cached)
         sheet, batch, windowed = self.sheet("bf16"), 1.0, window_layers(self.model)
@@ -245,6 +266,33 @@ class ScaledWorker:
             seconds = seconds + linear_layers(self.model) * serial_s(linear, new)
         return np.asarray(seconds)
 
+    def _launches_s(self) -> float:
+        """Launches of attention that every step pays, in all layers."""
+        if self.entries is None:
+            return cached_layers(self.model) * self.launch_s
+        return kinds_launch_s(self.roofline.attention, self.entries, self.launch_s)
+
+    def _entries_chunk_s(self, terms: EntriesTerms, new: F8, cached: F8) -> F8:
+        """``chunk_s`` of a model that reads entries or blocks."""
+        shape, sheets, heads = self.roofline.attention, self._sheets(), self.part.heads
+        return kinds_s(
+            shape,
+            lambda: prefill_s(self.prefill, sheets.wide, self.prefill_heads, 1.0, new, cached) - self.launch_s,
+            lambda kind: entries_prefill_s(terms, sheets, shape, heads, kind, 1.0, new, cached),
+        )
+
+    def _entries_decode_s(self, terms: EntriesTerms, sequences: F8, context: F8) -> F8:
+        """``decode_s``, likewise."""
+        shape, sheets, heads = self.roofline.attention, self._sheets(), self.part.heads
+        return kinds_s(
+            shape,
+            lambda: decode_s(self.decode, sheets.wide, self.decode_heads, sequences, context) - self.launch_s,
+            lambda kind: entries_decode_s(terms, sheets, shape, heads, kind, sequences, context),
+        )
+
+    def _sheets(self) -> Sheets:
+        return Sheets(self.sheet("bf16"), self.sheet("fp8"))
+
     def _sparse_chunk_s(self, terms: SparseTerms, new: F8, cached: F8) -> F8:
         """``chunk_s`` of a model with sparse attention."""
         reader, layers = indexer(self.model, self.part), self.model.layers
@@ -256,6 +304,10 @@ class ScaledWorker:
 
     def decode_s(self, sequences: F8, context: F8) -> F8:
         """Decode attention of all layers for ``sequences`` (at least 1) that read ``context`` tokens in total."""
+        if self.entries is not None:
+            return self._entries_decode_s(self.entries, sequences, context)
+        if self.roofline.attention.entries:
+            return self.roofline.decode_s(sequences, context)
         if self.sparse is not None:
             reader = indexer(self.model, self.part)
             layer = sparse_decode_s(self.sparse, self.sheet("fp8"), reader, sequences, context)
@@ -275,7 +327,7 @@ class ScaledWorker:
     def mixed_decode_s(self, max_tokens: int, max_sequences: int, longest: int) -> F8 | None:
         """Seconds that decodes add to mixed steps, on the octaves of ``StepCosts``; None: as by themselves."""
         terms = self.laws.mixed_attention
-        if terms is None or self.model.mla is not None:
+        if terms is None or self.model.mla is not None or self.roofline.attention.entries:
             return None
         axes = [octaves_up_to(axis, most) for axis, most in enumerate((max_tokens, longest, max_sequences, longest))]
         prompt, before, sequences, mean = np.ix_(*axes)
@@ -322,11 +374,11 @@ class ScaledWorker:
         reduces = tensor > 1 and not self.collectives.spans_hosts(tensor)
         inside = (
             IN_ATTENTION.get(self.laws.engine, set())
-            | (IN_SPARSE_BLOCK if self.sparse is not None else set())
+            | (IN_SPARSE_BLOCK if self.sparse is not None or self.entries is not None else set())
             | (IN_ALL_REDUCE.get(self.laws.engine, set()) if reduces else set())
         )
         operators = [op for op in self.roofline.token_ops if op.family == "elementwise" and op.name not in inside]
-        if law_of(self.laws.moe, self.weights) is None:
+        if law_of(self.laws.moe, self.experts_format) is None:
             return operators
         shared = 3.0 * self.part.shared_intermediate * self.part.parallelism.ffn_groups * ACTIVATION_BYTES
         kept = [op for op in operators if not op.name.startswith("expert_")]

@@ -18,6 +18,7 @@ from hisearch.specs.documents.resolve import resolve_study
 from hisearch.specs.documents.resolved import ResolvedStudy, study_text
 from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError
 from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.models.pages import usual_kv_dtype
 from hisearch.specs.models.windows import keeps_windows_apart
 from hisearch.specs.phrases import PhraseError
 from hisearch.specs.source import text_source
@@ -244,6 +245,8 @@ def _space(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[s
             execution |= _WIDE_MOE
     if "sglang" in question.engine and keeps_windows_apart("sglang", model):
         execution["swa_full_tokens_ratios"] = WINDOW_RATIOS
+    if (kv_dtype := usual_kv_dtype(model)) != "bf16":
+        execution["kv_dtypes"] = [kv_dtype]
     if question.weights:
         execution["weight_dtypes"] = list(question.weights)
     pools = {}

@@ -15,9 +15,11 @@ class Family(NamedTuple):
 
     experts: keys of its routed experts: none, with a width of their own, with that of ``intermediate_size``,
         DeepSeek's (leading dense layers, shared experts), Kimi Linear's (the same by other names, and a latent),
-        Llama 4's (every n-th layer, a shared expert as wide), Gemma 4's (a dense FFN in parallel), or Step-3.5's.
+        MiniMax-M3's (a list of layers with experts, shared experts), Llama 4's (every n-th layer, a shared expert as
+        wide), Gemma 4's (a dense FFN in parallel), or Step-3.5's.
     states: layers with a recurrent state beside attention, of another kind than ``linear``'s gated delta rule: Kimi
         Delta Attention, or Mamba-2 in a pattern of layers that are a mixer or an FFN each (Nemotron-H).
+    compressed, block_sparse: see ``ModelSpec``.
     single_router: engines multiply by the router in 32 bits (vLLM's and SGLang's models; SGLang's of GLM-4 since its
         pull request 21660 of March 2026).
     choice_operators: see ``MoeSpec``.
@@ -25,11 +27,15 @@ class Family(NamedTuple):
     defaults: of keys that published configurations leave to the library.
     """
 
-    experts: Literal["none", "own", "intermediate", "deepseek", "kimi", "llama4", "gemma4", "step"] = "none"
+    experts: Literal["none", "own", "intermediate", "deepseek", "kimi", "minimax_m3", "llama4", "gemma4", "step"] = (
+        "none"
+    )
     mla: bool = False
     sparse: bool = False
     linear: bool = False
     states: Literal["none", "kda", "mamba2"] = "none"
+    compressed: bool = False
+    block_sparse: bool = False
     single_router: bool = False
     choice_operators: int = 1
     norms: int = 2
@@ -65,6 +71,9 @@ FAMILIES = {
     "glm_moe_dsa": Family("deepseek", mla=True, sparse=True),
     "step3p5": Family("step", single_router=True), "step3p7": Family("step", single_router=True),
     "kimi_linear": Family("kimi", mla=True, states="kda"), "nemotron_h": Family(states="mamba2"),
+    "deepseek_v4": Family("deepseek", compressed=True), "deepseek_ref": Family("deepseek", compressed=True),
+    "minimax_m3": Family("minimax_m3", block_sparse=True, single_router=True),
+    "minimax_m3_vl": Family("minimax_m3", block_sparse=True, single_router=True),
 }  # fmt: skip
 
 #: Every head has KV of its own where ``num_key_value_heads`` is left out; other classes have numbers of their own.

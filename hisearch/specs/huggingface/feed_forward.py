@@ -24,6 +24,8 @@ def feed_forward(source: Source, config: Config, family: Family) -> dict[str, An
         return _deepseek_experts(source, config, family)
     if family.experts == "kimi":
         return _kimi_experts(source, config, family)
+    if family.experts == "minimax_m3":
+        return _minimax_m3_experts(source, config, family)
     if family.experts == "llama4":
         return _llama4_experts(config)
     if family.experts == "gemma4":
@@ -133,7 +135,28 @@ def _kimi_experts(source: Source, config: Config, family: Family) -> dict[str, A
         "latent_norm": bool(latent) and bool(config.get("latent_moe_use_norm", False)),
         "router_dtype": family.router_dtype,
     }
+    if family.compressed and not experts["leading_dense_layers"]:
+        return {"intermediate_size": 0, "moe": experts}
     return {"intermediate_size": config.need("intermediate_size"), "moe": experts}
+
+
+def _minimax_m3_experts(source: Source, config: Config, family: Family) -> dict[str, Any]:
+    """MiniMax-M3's: ``moe_layer_freq`` lists which layers have experts, behind dense ones of their own width."""
+    listed = config.get("moe_layer_freq", [])
+    dense = listed.index(1) if isinstance(listed, list) and 1 in listed else 0
+    if not isinstance(listed, list) or listed != [0] * dense + [1] * (len(listed) - dense):
+        raise source.error(("moe_layer_freq",), "expected 0 for leading dense layers, then 1 for each with experts")
+    width, shared = config.need("intermediate_size"), config.count("n_shared_experts", 0)
+    experts = {
+        "experts": config.need("num_local_experts"),
+        "experts_per_token": config.need("num_experts_per_tok"),
+        "expert_intermediate_size": width,
+        "shared_experts": shared,
+        "shared_intermediate_size": shared * config.count("shared_intermediate_size", width),
+        "leading_dense_layers": dense,
+        "router_dtype": family.router_dtype,
+    }
+    return {"intermediate_size": config.need("dense_intermediate_size") if dense else 0, "moe": experts}
 
 
 def _llama4_experts(config: Config) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Format of a checkpoint's weights, by its ``config.json`` and the file of whoever quantised it."""
+"""Formats of a checkpoint's weights, by its ``config.json`` and the file of whoever quantised it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from hisearch.specs.huggingface.config import Config
+from hisearch.specs.huggingface.exclusions import AROUND_EXPERTS
 from hisearch.specs.huggingface.families import Family
-from hisearch.specs.huggingface.mixed import AROUND_EXPERTS, MXFP4_FORMAT, excluded, listed_formats
+from hisearch.specs.huggingface.mixed_formats import MIXED, experts_apart, mixed_formats
 from hisearch.specs.source import Source, read_source
 
 #: File next to a checkpoint that NVIDIA's ModelOpt quantised.
@@ -17,8 +18,8 @@ _TORCH_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "floa
 _QUANT_METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "fp4"}
 _MODELOPT_ALGORITHMS = {"FP8": "fp8", "NVFP4": "nvfp4"}
 _COMPRESSED = {"int 4": "int4", "int 8": "int8", "float 8": "fp8", "float 4": "nvfp4"}
-#: ModelOpt's name of checkpoints whose modules have formats of their own.
-MIXED = "MIXED_PRECISION"
+#: compressed-tensors' name of MXFP4.
+_MXFP4 = "mxfp4-pack-quantized"
 _QUANT_BITS = {4: "int4", 8: "int8"}
 
 
@@ -50,30 +51,37 @@ def _compressed(quantization: dict[str, Any]) -> tuple[str | None, str]:
     first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
     weights = first.get("weights") if isinstance(first, dict) else None
     kind = f"{weights.get('type')} {weights.get('num_bits')}" if isinstance(weights, dict) else "of no group"
-    if quantization.get("format") == MXFP4_FORMAT:
+    if quantization.get("format") == _MXFP4:
         return "fp4", f"compressed-tensors {kind}"
     return _COMPRESSED.get(kind), f"compressed-tensors {kind}"
 
 
-def formats(source: Source, config: Config, family: Family) -> dict[str, Any]:
-    """Format of the weights, and matrices that have another, where the architecture's checkpoints say so.
+def weight_formats(source: Source, config: Config, kind: str, family: Family) -> dict[str, Any]:
+    """Fields of a ``ModelSpec`` that say what formats the weights have.
 
     Raises:
         SpecError: a quantisation or a type that is not known.
     """
     quantization = quantization_of(source, config)
-    layers, modules = quantization.get("quantized_layers"), quantization.get("exclude_modules")
-    if family.states == "mamba2" and quantization.get("quant_algo") == MIXED and isinstance(layers, dict) and layers:
-        return listed_formats(layers)
-    dtype = _weight_dtype(source, config, quantization)
-    if family.states == "kda" and quantization.get("format") == MXFP4_FORMAT:
-        return {"weight_dtype": dtype, "kept_wide": {dtype: AROUND_EXPERTS}}
-    if family.states == "mamba2" and isinstance(modules, list) and (wide := excluded(modules)):
-        return {"weight_dtype": dtype, "kept_wide": {dtype: wide}}
-    return {"weight_dtype": dtype}
+    if str(quantization.get("quant_algo")) == MIXED:
+        return mixed_formats(source, quantization)
+    published = weight_dtype(source, config, quantization)
+    # DeepSeek-V4's experts are in MXFP4 unless the configuration says otherwise, beside dense matrices in fp8 (vLLM
+    # 0.33.0, ``models/deepseek_v4/quant_config.py``).
+    default = "fp4" if kind == "deepseek_v4" else "fp8"
+    if published == "fp8" and str(config.get("expert_dtype", default)) == "fp4":
+        return experts_apart("fp4", "fp8")
+    if family.states == "kda" and quantization.get("format") == _MXFP4:
+        return {"weight_dtype": published, "kept_wide": {published: AROUND_EXPERTS}}
+    return {"weight_dtype": published}
 
 
-def _weight_dtype(source: Source, config: Config, quantization: dict[str, Any]) -> str:
+def weight_dtype(source: Source, config: Config, quantization: dict[str, Any]) -> str:
+    """Format of the weights where it is one.
+
+    Raises:
+        SpecError: a quantisation or a type that is not known.
+    """
     if quantization:
         method = quantization.get("quant_method")
         algorithm = quantization.get("quant_algo")

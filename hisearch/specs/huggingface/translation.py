@@ -11,11 +11,12 @@ from pydantic import ValidationError
 
 from hisearch.specs.huggingface.attention import attention, linear_attention, window
 from hisearch.specs.huggingface.config import Config
-from hisearch.specs.huggingface.exclusions import excluded_modules, kept_wide
+from hisearch.specs.huggingface.exclusions import excluded_modules, kept_wide, kept_wide_of_nemotron
 from hisearch.specs.huggingface.families import FAMILIES
 from hisearch.specs.huggingface.feed_forward import feed_forward
-from hisearch.specs.huggingface.formats import formats, quantization_of
+from hisearch.specs.huggingface.formats import quantization_of, weight_formats
 from hisearch.specs.huggingface.recurrent import with_states
+from hisearch.specs.huggingface.sparse_kinds import sparse_kinds
 from hisearch.specs.huggingface.towers import towers
 from hisearch.specs.huggingface.windowed import window_heads
 from hisearch.specs.models.model import ModelSpec
@@ -45,6 +46,8 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         # A multimodal model: its language model is served token by token.
         outer_keys = ("_name_or_path", "tie_word_embeddings", "quantization_config", "dtype")
         kept = {key: raw_config[key] for key in outer_keys if key in raw_config}
+        # Where it does not say what it is, it is what the model is named after.
+        kept |= {"model_type": raw_config["model_type"]} if "model_type" in raw_config else {}
         raw_config = {**kept, **inner}
     config = Config(raw_config)
     kind = str(config.get("model_type", "")).removesuffix("_text")
@@ -63,7 +66,7 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         "vocab_size": config.need("vocab_size"),
         "tie_word_embeddings": config.get("tie_word_embeddings", False),
         "max_context_tokens": config.need("max_position_embeddings", "model_max_length"),
-        **formats(source, config, family),
+        **weight_formats(source, config, kind, family),
         "attention_stays_wide": kind == "gpt_oss",
         "qk_norm_per_layer": config.get("qk_norm_type", "") == "per_layer",
         "attention_output_gate": family.linear and config.get("attn_output_gate", True),
@@ -72,15 +75,17 @@ def model_from_config(source: Source, name: str, as_of: datetime.date) -> ModelS
         **_bounded_sampling(source),
         **attention(config, kind, family),
         **linear_attention(config, family),
+        **sparse_kinds(config, family),
         **feed_forward(source, config, family),
-        **window(config, kind),
+        **({} if family.compressed else window(config, kind)),
         **window_heads(config, kind),
         **towers(source.data, kind, config.need("hidden_size")),
         **with_states(config, family),
     }
-    modules = excluded_modules(quantization_of(source, config)) if family.states == "none" else []
-    if wide := kept_wide(modules, data):
-        data["kept_wide"] = {data["weight_dtype"]: wide}
+    if not {"other_formats", "kept_wide"} & data.keys():
+        modules = excluded_modules(quantization_of(source, config))
+        wide = kept_wide_of_nemotron(modules) if family.states == "mamba2" else kept_wide(modules, data)
+        data |= {"kept_wide": {data["weight_dtype"]: wide}} if wide else {}
     if config.faults:
         raise source.error((), f"config.json of model_type {kind}: {'; '.join(config.faults)}")
     try:

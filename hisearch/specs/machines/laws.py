@@ -211,6 +211,26 @@ class SparseTerms(LawTerms):
         return self
 
 
+class EntriesPhase(Strict):
+    """Attention that reads compressed entries or chosen blocks, of prompts or of decodes."""
+
+    token_s: NonNegative = Field(description="Per token: norms, rotary embedding, quantising, writing, compressing.")
+    index_token_s: NonNegative = Field(description="Per token, of an indexer.")
+    head_token_s: NonNegative = Field(description="Per token and query head of a rank.")
+    sequence_s: NonNegative = Field(description="Per sequence.")
+    read_flops: Share = Field(description="Share of the 16-bit peak at which pairs are attended to.")
+    score_flops: Share = Field(description="Share of the fp8 peak at which pairs are scored and the best chosen.")
+
+
+class EntriesTerms(LawTerms):
+    """A layer's attention that reads compressed entries or chosen blocks, but its dense products."""
+
+    launch_s: NonNegative = Field(description="All small kernels of a layer.")
+    index_launch_s: NonNegative = Field(description="Those of an indexer.")
+    prefill: EntriesPhase = Field(description="Prompts.")
+    decode: EntriesPhase = Field(description="Decodes.")
+
+
 class CollectiveCurve(Strict):
     """Seconds of a collective by size, straight between knots in both logarithms; the last slope goes on."""
 
@@ -284,6 +304,10 @@ class LawsSpec(Strict):
     mla_prefill: dict[str, PrefillTerms] = Field(default_factory=dict, description="By format of the KV cache.")
     mla_decode: dict[str, DecodeTerms] = Field(default_factory=dict, description="By format of the KV cache.")
     sparse_attention: dict[str, SparseTerms] = Field(default_factory=dict, description="By format of the KV cache.")
+    entries_attention: dict[Literal["compressed", "block_sparse"], dict[str, EntriesTerms]] = Field(
+        default_factory=dict,
+        description="Of DeepSeek-V4's compressed attention and of MiniMax-M3's blocks, by format of the KV cache.",
+    )
     former_sparse: dict[str, dict[str, SparseTerms]] = Field(
         default_factory=dict,
         description="Of engine versions before each of these, with other sparse attention, for `validate silicon`.",

@@ -149,6 +149,8 @@ def split_problems(model: ModelSpec, split: Parallelism) -> Iterator[SplitProble
         yield from _uneven(key, split.ffn_ranks, {"shared_intermediate_size": moe.shared_intermediate_size}, width)
         if not split.all_to_all:
             yield from _uneven("expert_parallel", split.expert, {"experts": moe.experts})
+    if (kept := model.compressed_attention) is not None:
+        yield from _uneven("tensor_parallel", tensor, {"compressed_attention.output_groups": kept.output_groups})
     if linear is not None:
         heads = {"key_heads": linear.key_heads, "value_heads": linear.value_heads}
         yield from _uneven("tensor_parallel", tensor, {f"linear_attention.{name}": n for name, n in heads.items()})

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from hisearch.specs.base import Count, DType, Fraction, NonNegativeInt, Provenance, Strict
 from hisearch.specs.models.acceptance import AcceptanceCurveSpec, DraftMethodName
+from hisearch.specs.models.sparse_kinds import BlockSparseSpec, CompressedAttentionSpec
 from hisearch.specs.models.towers import TowersSpec
 
 
@@ -118,7 +119,7 @@ class MoeSpec(Strict):
         return self
 
 
-#: Dense matrices of a layer, as ``latency.parameters`` names them.
+#: Matrices that have formats of their own, as ``latency.parameters`` names them.
 MatrixName = Literal[
     "qkv_proj",
     "o_proj",
@@ -143,6 +144,11 @@ MatrixName = Literal[
     "shared_down_proj",
     "latent_down_proj",
     "latent_up_proj",
+    "o_down_proj",
+    "o_up_proj",
+    "qkv_index_proj",
+    "experts_gate_up_proj",
+    "experts_down_proj",
     "lm_head",
 ]
 
@@ -197,10 +203,23 @@ class ModelSpec(Strict):
     vocab_size: Count = Field(description="Rows of the embedding and the LM head.")
     gated_ffn: bool = Field(True, description="Three matrices (gate, up, down) rather than two.")
     tie_word_embeddings: bool = Field(False, description="Embedding and LM head are one matrix.")
-    attention: Literal["gqa", "mla"] = Field("gqa", description="gqa covers multi-head and multi-query too.")
+    attention: Literal["gqa", "mla", "compressed"] = Field(
+        "gqa", description="gqa covers multi-head and multi-query too; compressed is DeepSeek-V4's."
+    )
     mla: MlaSpec | None = Field(None, description="With attention mla, and only then.")
     sparse_attention: SparseAttentionSpec | None = Field(
         None, description="With attention mla alone; absent where every query reads all tokens before it."
+    )
+    compressed_attention: CompressedAttentionSpec | None = Field(
+        None, description="With attention compressed, and only then."
+    )
+    block_sparse: BlockSparseSpec | None = Field(
+        None, description="With attention gqa alone; absent where every query reads all tokens before it."
+    )
+    residual_streams: Count = Field(
+        1,
+        description="Residual streams that every attention and FFN reads mixed into one and writes to "
+        "(hyper-connections: DeepSeek-V4's hc_mult).",
     )
     attention_output_gate: bool = Field(
         default=False, description="Attention's output is gated by a projection as wide as it (Qwen3.5, Kimi K3)."
@@ -251,10 +270,15 @@ class ModelSpec(Strict):
         default_factory=dict,
         description="By format of the weights: dense matrices that checkpoints in it keep in 16 bits all the same.",
     )
-    mixed_formats: dict[DType, dict[MatrixName, DType]] = Field(
+    other_formats: dict[DType, dict[DType, list[MatrixName]]] = Field(
         default_factory=dict,
-        description="By format of the weights: matrices that checkpoints in it keep in another format than it or 16 "
-        "bits (Nemotron 3.5 in NVFP4).",
+        description="By format of the weights: matrices that checkpoints in it have in another, quantised format; and "
+        "lm_head, which stays in 16 bits where it is not named.",
+    )
+    weight_only: list[DType] = Field(
+        default_factory=list,
+        description="Quantised formats whose weights engines unpack to multiply in 16 bits (W4A16), whatever the "
+        "accelerator could.",
     )
     weight_dtype: DType = Field(
         "bf16", description="Format the published weights are stored in; fp4 is MXFP4, nvfp4 NVFP4."
@@ -277,12 +301,13 @@ class ModelSpec(Strict):
             raise ValueError(f"attention_heads {self.attention_heads} is not a multiple of kv_heads {self.kv_heads}")
         if (self.attention == "mla") != (self.mla is not None):
             raise ValueError("attention: mla needs an mla section, and only then")
-        if self.mla is not None and (self.value_head_dim or self.values_are_keys):
+        if self.attention != "gqa" and (self.value_head_dim or self.values_are_keys):
             raise ValueError("value_head_dim and values_are_keys belong to attention gqa")
         if self.values_are_keys and self.value_head_dim not in (0, self.head_dim):
             raise ValueError("values_are_keys needs values as wide as keys")
-        if self.window_heads is not None and (self.mla is not None or not self.sliding_window_tokens):
+        if self.window_heads is not None and (self.attention != "gqa" or not self.sliding_window_tokens):
             raise ValueError("window_heads needs attention gqa and sliding_window_tokens")
+        self._check_sparse_kinds()
         if self.sparse_attention is not None and (self.mla is None or not self.mla.q_lora_rank):
             raise ValueError(
                 "sparse_attention needs an mla section with a q_lora_rank, of which its indexer's queries are made"
@@ -297,6 +322,26 @@ class ModelSpec(Strict):
         if self.moe is None and self.intermediate_size == 0:
             raise ValueError("intermediate_size is 0 but the model has no moe section")
         return self
+
+    def _check_sparse_kinds(self) -> None:
+        compressed, blocks = self.compressed_attention, self.block_sparse
+        if (self.attention == "compressed") != (compressed is not None):
+            raise ValueError("attention: compressed needs a compressed_attention section, and only then")
+        if compressed is not None:
+            if self.kv_heads != 1 or self.linear_attention is not None or self.sliding_window_tokens:
+                raise ValueError(
+                    "attention: compressed has one KV head, and neither linear_attention nor sliding_window_tokens"
+                )
+            if sum(kind.layers for kind in compressed.entries) > self.layers:
+                raise ValueError(f"compressed_attention.entries have more than {self.layers} layers")
+        if blocks is not None and (
+            self.attention != "gqa" or self.linear_attention is not None or self.sliding_window_tokens
+        ):
+            raise ValueError("block_sparse needs attention gqa without linear_attention and sliding_window_tokens")
+        if blocks is not None and blocks.layers > self.layers:
+            raise ValueError(f"block_sparse.layers exceeds layers {self.layers}")
+        if self.residual_streams > 1 and self.attention != "compressed":
+            raise ValueError("residual_streams above 1 are known beside attention compressed alone")
 
     @property
     def ffn_count(self) -> int:

@@ -24,9 +24,12 @@ def _architecture(model: ModelSpec) -> str:
 def keeps_windows_apart(engine: EngineName, model: ModelSpec) -> bool:
     """Whether an engine keeps the KV of ``model``'s windows in a pool of its own.
 
-    SGLang does for the architectures of ``WINDOW_POOLS``. For other models, such as Gemma 3, it keeps the KV of all
-    tokens in all layers (``disable_hybrid_swa_memory`` of its ``model_overrides``).
+    SGLang does for the architectures of ``WINDOW_POOLS``, and for DeepSeek-V4, whose windows lie apart from its
+    entries. For other models, such as Gemma 3, it keeps the KV of all tokens in all layers
+    (``disable_hybrid_swa_memory`` of its ``model_overrides``).
     """
+    if engine == "sglang" and model.compressed_attention is not None:
+        return True
     if engine != "sglang" or model.sliding_window_tokens < 2:
         return False
     return _architecture(model) in WINDOW_POOLS

@@ -1,0 +1,1 @@
+"""Weight matrices of one rank, and what attention keeps and reads of entries or blocks; ``parameters`` lists all."""
