@@ -31,9 +31,10 @@ from typing import Literal
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.latency.heads import LayerHeads, full_heads, window_heads
 from hisearch.latency.matrices.compressed import state_bytes_per_token
 from hisearch.latency.matrices.entries import EntriesShape, IndexShape, entries_read
+from hisearch.latency.matrices.heads import LayerHeads, full_heads, window_heads
+from hisearch.latency.matrices.recurrent import chunk_flops, mixed_width, value_width
 from hisearch.latency.parameters import (
     Matrix,
     latent_bytes_per_token,
@@ -43,7 +44,6 @@ from hisearch.latency.parameters import (
     wide_dtype,
     window_layer_kv_bytes_per_token,
 )
-from hisearch.latency.recurrent import chunk_flops, mixed_width, value_width
 from hisearch.latency.sharding import (
     Shard,
     cached_layers,
@@ -388,7 +388,7 @@ def residual_blocks_read(model: ModelSpec) -> int:
 
 
 def _linear_mixing(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator]:
-    """Convolution, gating and the chunks of layers with a recurrent state, by tokens (``latency.recurrent``)."""
+    """Convolution, gating and the chunks of layers with a recurrent state, by tokens (``latency.matrices.recurrent``)."""
     linear = model.linear_attention
     if linear is None:
         return []

@@ -10,8 +10,8 @@ import functools
 from dataclasses import replace
 from typing import get_args
 
-from hisearch.latency.heads import LayerHeads, full_heads, window_heads
 from hisearch.latency.matrices import block_sparse, compressed
+from hisearch.latency.matrices.heads import LayerHeads, full_heads, window_heads
 from hisearch.latency.matrices.matrix import (
     WIDE_DTYPES,
     Matrix,
@@ -20,7 +20,7 @@ from hisearch.latency.matrices.matrix import (
     wide_dtype,
     with_formats,
 )
-from hisearch.latency.recurrent import projections
+from hisearch.latency.matrices.recurrent import projections
 from hisearch.latency.sharding import (
     Parallelism,
     Shard,

@@ -17,6 +17,7 @@ from hisearch.latency.estimators.scaled import ScaledEstimator
 from hisearch.latency.estimators.tables import TablesEstimator
 from hisearch.latency.host import launches_of
 from hisearch.latency.laws.collectives import Collectives, latent_reduced_s
+from hisearch.latency.matrices.recurrent import chunk_flops
 from hisearch.latency.operators import residual_blocks, residual_blocks_read, token_operators
 from hisearch.latency.parameters import (
     active_parameter_count,
@@ -27,7 +28,6 @@ from hisearch.latency.parameters import (
     weight_bytes_per_rank,
 )
 from hisearch.latency.priced import PricedWorker
-from hisearch.latency.recurrent import chunk_flops
 from hisearch.latency.sharding import InvalidParallelism, Parallelism, dense_layers, moe_layers, shard
 from hisearch.latency.workers.scaled import ScaledWorker
 from hisearch.specs.base import DType

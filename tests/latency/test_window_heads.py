@@ -19,8 +19,8 @@ from hisearch.latency.device_memory.window_pools import divide, simulated
 from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
 from hisearch.latency.devices.compose import compose
 from hisearch.latency.estimators.scaled import ScaledEstimator
-from hisearch.latency.heads import full_heads, window_heads
 from hisearch.latency.laws.collectives import Collectives
+from hisearch.latency.matrices.heads import full_heads, window_heads
 from hisearch.latency.operators import attention_shape, sequence_operators, token_operators
 from hisearch.latency.parameters import (
     kv_bytes_per_token_per_rank,

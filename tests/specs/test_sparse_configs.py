@@ -172,7 +172,7 @@ def test_mixed_precision_by_its_modules(tmp_path: Path) -> None:
     [
         ({}, "expected modules"),
         ({"model.layers.0.mlp.gate_proj": {"quant_algo": "INT3"}}, "INT3"),
-        ({"model.layers.0.mixer.in_proj": {"quant_algo": "FP8"}}, "none of those that are known"),
+        ({"model.layers.0.mixer.conv1d": {"quant_algo": "FP8"}}, "none of those that are known"),
         (
             {
                 "model.layers.0.mlp.gate_proj": {"quant_algo": "FP8"},

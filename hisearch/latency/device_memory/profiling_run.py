@@ -33,8 +33,8 @@ import re
 from dataclasses import dataclass
 
 from hisearch.latency.device_memory.constants import MIB, constant
-from hisearch.latency.heads import full_heads, window_heads
 from hisearch.latency.matrices.entries import computed_heads
+from hisearch.latency.matrices.heads import full_heads, window_heads
 from hisearch.latency.operators import residual_blocks
 from hisearch.latency.parameters import wide_dtype
 from hisearch.latency.sharding import Parallelism, expert_hidden, shard

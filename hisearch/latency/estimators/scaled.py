@@ -11,11 +11,11 @@ from hisearch.latency.approximations import state_warnings
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import ProfileEstimator, register
 from hisearch.latency.expert_load import with_uneven_experts
-from hisearch.latency.heads import LayerHeads, full_heads, window_heads
 from hisearch.latency.host import with_overhead
 from hisearch.latency.laws.collectives import curve_for
 from hisearch.latency.laws.model import decode_heads, law_of, prefill_heads, weights_law, windowed_heads
 from hisearch.latency.laws.ranges import beyond
+from hisearch.latency.matrices.heads import LayerHeads, full_heads, window_heads
 from hisearch.latency.operators import ACTIVATION_BYTES
 from hisearch.latency.parameters import matrices
 from hisearch.latency.priced import PricedWorker

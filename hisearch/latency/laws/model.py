@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hisearch.latency.heads import LayerHeads, full_heads, window_heads
 from hisearch.latency.laws.attention import Heads
+from hisearch.latency.matrices.heads import LayerHeads, full_heads, window_heads
 from hisearch.latency.operators import ACTIVATION_BYTES
 from hisearch.latency.parameters import (
     kv_element_bytes,
@@ -42,11 +42,12 @@ def weights_law(model: ModelSpec, weight_dtype: DType | None) -> str:
 def checkpoint_law(model: ModelSpec, dtype: DType) -> str:
     """Format of matrices that a published checkpoint has in ``dtype``, by its name in the laws.
 
-    NVFP4 weights that are unpacked to 16 bits are as MXFP4's, which are everywhere.
+    NVFP4 weights that are unpacked to 16 bits are as MXFP4's, which are everywhere. fp8 beside MXFP4 has a scale for each
+    block (DeepSeek-V4), else one for each matrix (ModelOpt's).
     """
     if dtype == "nvfp4" and dtype in model.weight_only:
         return "fp4"
-    if dtype == "fp8":
+    if dtype == "fp8" and model.weight_dtype == "fp4":
         return "fp8_block"
     return "bf16" if dtype in ("fp16", "fp32") else dtype
 

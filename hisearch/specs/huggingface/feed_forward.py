@@ -67,7 +67,8 @@ def _deepseek_experts(source: Source, config: Config, family: Family) -> dict[st
         "leading_dense_layers": leading,
         "router_dtype": family.router_dtype,
     }
-    return {"intermediate_size": config.need("intermediate_size"), "moe": experts}
+    dense = 0 if family.compressed and not leading else config.need("intermediate_size")
+    return {"intermediate_size": dense, "moe": experts}
 
 
 def _leading_dense(source: Source, key: str, with_experts: list[bool]) -> int:
