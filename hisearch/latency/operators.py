@@ -388,7 +388,7 @@ def residual_blocks_read(model: ModelSpec) -> int:
 
 
 def _linear_mixing(model: ModelSpec, part: Shard, dtype: DType) -> list[Operator]:
-    """Convolution, gating and the chunks of layers with a recurrent state, by tokens (``latency.matrices.recurrent``)."""
+    """Convolution, gating and the chunks of layers with a recurrent state, by tokens (``matrices.recurrent``)."""
     linear = model.linear_attention
     if linear is None:
         return []
