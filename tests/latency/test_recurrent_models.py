@@ -275,3 +275,16 @@ def test_measured_tables_of_another_kind_of_model_are_refused() -> None:
     priced = PricedWorker(NANO, sheet, Parallelism(1), "bf16", "bf16", EngineSpec(name="vllm"), 2048, 32, 10**5)
     with pytest.raises(ValueError, match="price no states"):
         TablesEstimator("tables", profile).worker(priced)
+
+
+@pytest.mark.parametrize(
+    ("profile", "accelerator", "named"),
+    [("vllm-h200", "h200", ["hidden 3584", "experts 896", "per token 16"]), ("vllm-b200", "b200", [])],
+)
+def test_experts_beyond_the_measured_are_named(profile: str, accelerator: str, named: list[str]) -> None:
+    """On Hopper MXFP4 was fitted on gpt-oss: 2,880 wide, up to 128 experts, four of them; on Blackwell on K3's too."""
+    spec, sheet = CATALOGUE.get("LatencyProfile", profile).spec, CATALOGUE.get("Accelerator", accelerator).spec
+    engine = EngineSpec(name="vllm", max_running_requests=32)
+    priced = PricedWorker(K3, sheet, Parallelism(8), "fp4", "bf16", engine, 8192, 32, 10**5)
+    warnings = [text for text in ScaledEstimator(profile, spec).compile(priced).warnings if "experts:" in text]
+    assert [text.split(" is outside")[0] for text in warnings] == [f"experts: {name}" for name in named]

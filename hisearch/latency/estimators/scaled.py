@@ -20,7 +20,7 @@ from hisearch.latency.operators import ACTIVATION_BYTES
 from hisearch.latency.parameters import matrices
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.served_errors import ServedErrors, plain_name, served_errors
-from hisearch.latency.sharding import moe_layers, shard
+from hisearch.latency.sharding import expert_hidden, moe_layers, shard
 from hisearch.latency.workers.roofline import attained_worker, format_warnings
 from hisearch.latency.workers.scaled import SMALL, ScaledWorker
 from hisearch.specs.base import DType
@@ -263,6 +263,14 @@ class ScaledEstimator(ProfileEstimator):
                     f"{law.kv_dtype} prices it"
                 )
 
+    def _experts_outside(self, worker: ScaledWorker) -> list[str]:
+        """Warnings of routed experts in a latent, or without a gate, outside the measured ranges."""
+        model, name = worker.model, law_of(self.laws.moe, worker.weights)
+        if model.moe is None or name is None or (not model.moe.latent_size and model.gated_ffn):
+            return []
+        sizes = {"hidden": expert_hidden(model), "experts": model.moe.experts, "per_token": model.moe.experts_per_token}
+        return beyond("experts", self.laws.moe[name], **sizes)
+
     def _outside(self, worker: ScaledWorker) -> list[str]:
         """Warnings of widths and heads outside the measured ranges, except products in ``SMALL``."""
         warnings = []
@@ -270,6 +278,7 @@ class ScaledEstimator(ProfileEstimator):
             name = law_of(self.laws.gemm, worker.format_of(matrix))
             if not matrix.routed and not matrix.tensor_cores and matrix.name not in SMALL and name is not None:
                 warnings += beyond(matrix.name, self.laws.gemm[name], n=matrix.outputs, k=matrix.inputs)
+        warnings += self._experts_outside(worker)
         if worker.roofline.attention.entries:
             return warnings
         warnings += beyond("prefill attention", worker.prefill, heads=worker.prefill_heads.heads)
