@@ -85,15 +85,16 @@ def test_a_medium_s_price_has_a_source_of_its_own(name: str) -> None:
 
 
 def compressed_parameters(model: ModelSpec) -> int:
-    """Weights of DeepSeek-V4's attention: of its largest layers, which every layer is taken to be (2 % more)."""
+    """Weights of one layer of DeepSeek-V4's attention; of what makes entries, and indexers, a mean over layers."""
     kept = model.compressed_attention
     assert kept is not None
     hidden, width, heads = model.hidden_size, model.head_dim, model.attention_heads
     queries = hidden * kept.q_lora_rank + kept.q_lora_rank * heads * width
     output = heads * width * kept.output_rank + kept.output_groups * kept.output_rank * hidden
     index = kept.q_lora_rank * kept.index_heads * kept.index_head_dim + hidden * kept.index_heads
-    entries = 4 * hidden * (width + kept.index_head_dim) + index
-    return queries + hidden * width + output + entries
+    indexed, other = (kind.layers for kind in kept.entries)
+    entries = indexed * (4 * hidden * (width + kept.index_head_dim) + index) + other * 2 * hidden * width
+    return queries + hidden * width + output + entries // model.layers
 
 
 def attention_parameters(model: ModelSpec) -> int:
