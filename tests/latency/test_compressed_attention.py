@@ -192,6 +192,15 @@ def test_sglang_bytes_of_a_public_start() -> None:
     assert each.full == kv_bytes_per_token_per_rank(FLASH, 1, "fp8")
     assert each.windowed == 43 * 149760 / 256 + 21 * 4 * 640 * 4 * 8 / 256
     assert each.fixed == 20 * 2 * 512 * 4 * 128 * (256 + 3)
+    drafting = EngineSpec.model_validate(
+        {"name": "sglang", "version": "0.5.23", "page_tokens": 256,
+         "speculation": {"method": "mtp", "draft_tokens": 3, "acceptance": [0.7] * 3}}
+    )  # fmt: skip
+    drafted = sglang_bytes(FLASH, COMPRESSED, "fp8", drafting)
+    assert drafted.full == pytest.approx(each.full * 44 / 43)
+    assert drafted.windowed == pytest.approx((43 * 149760 / 256 + 21 * 4 * 640 * 4 * 16 / 256) * 44 / 43)
+    # Rows in whole entries of 128 tokens.
+    assert drafted.fixed == 20 * 2 * 512 * 4 * (258 * 256 + 128)
 
 
 def test_sglang_has_two_pools() -> None:

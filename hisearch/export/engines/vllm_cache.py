@@ -32,7 +32,8 @@ def hybrid_manager(launch: Launch) -> bool | None:
     able = set(connectors) <= (_HYBRID_CONNECTORS_LATER if decides else _HYBRID_CONNECTORS)
     # MultiConnector was not able before, whatever it joins.
     able = able and (decides or len(connectors) == 1)
-    if launch.model.linear_attention is not None or launch.model.sliding_window_tokens > 0:
+    windows = launch.model.sliding_window_tokens > 0 or launch.model.compressed_attention is not None
+    if launch.model.linear_attention is not None or windows:
         if not able:
             raise ExportError(_without_hybrid_manager(launch, connectors))
         return None if decides else True

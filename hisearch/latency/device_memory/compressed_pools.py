@@ -14,7 +14,7 @@ the tokens of a step's chunk, two where steps overlap, and for every running req
 pool. The rest is the capacity, in tokens. What cached prefixes keep of windows and states is not counted.
 
 SGLang has a pool of entries, and one of windows with the states of indexed layers, ``ratio`` times as many tokens; the
-other states have a ring of 128 tokens for each running request, which is set aside.
+other states have a ring of 128 tokens for each running request, which is set aside. Drafted tokens double the rings.
 
 Sources: vLLM 0.33.0, ``v1/core/kv_cache_planning.py`` (``_get_packed_kv_cache_groups``), ``models/deepseek_v4``
 (``compressor.py: CompressorStateCache``), ``v1/attention/backends/mla/sparse_swa.py: DeepseekV4SWACache``; SGLang
@@ -51,8 +51,10 @@ WINDOW_PAGE, INDEXED_PAGE, STATE_PAGE = 64, 4, 8
 #: Most of vLLM's pool that is set aside for the windows and states of running requests. Assumed; 0.2 to 0.8 is
 #: plausible: requests of a few thousand tokens take as many blocks for one as for the other.
 MOST_ASIDE = 0.5
-#: SGLang's ring of states in tokens: where an indexer's entries overlap, by page of windows; elsewhere, by request.
+#: SGLang's ring of states in tokens: where an indexer's entries overlap, by page of windows; elsewhere, by request; and
+#: both beside drafted tokens.
 INDEXED_RING, STATE_RING = 8, 128
+DRAFTED_INDEXED_RING, DRAFTED_STATE_RING = 16, 256
 #: ``swa_full_tokens_ratio`` that SGLang sets for DeepSeek-V4 where none is stated.
 COMPRESSED_RATIO = 0.1
 
@@ -160,16 +162,19 @@ class SglangBytes(NamedTuple):
 def sglang_bytes(
     model: ModelSpec, compressed: CompressedAttentionSpec, kv_dtype: DType, engine: EngineSpec
 ) -> SglangBytes:
-    """SGLang's pools of a stage that has all layers."""
+    """SGLang's pools of a stage that has all layers; with drafted tokens, those of a layer more."""
     windowed, fixed = window_bytes_per_token(model, compressed, kv_dtype), 0.0
+    indexed, ring, head = INDEXED_RING, STATE_RING, 1.0
+    if engine.speculation is not None:
+        indexed, ring, head = DRAFTED_INDEXED_RING, DRAFTED_STATE_RING, (model.layers + 1) / model.layers
     for kind in compressed.entries:
         state = state_bytes_per_token(model, compressed, kind)
         if kind.topk:
-            windowed += state * INDEXED_RING / engine.page_size
+            windowed += state * indexed / engine.page_size
         else:
-            rows = (engine.max_running_requests + 1) * STATE_RING + STATE_RING + 1
-            fixed += state * (-(-rows // STATE_RING) * STATE_RING)
-    return SglangBytes(entries_bytes_per_token(model, compressed, kv_dtype), windowed, fixed)
+            rows = (engine.max_running_requests + 1) * ring + ring + 1
+            fixed += state * (-(-rows // kind.ratio) * kind.ratio)
+    return SglangBytes(head * entries_bytes_per_token(model, compressed, kv_dtype), head * windowed, fixed)
 
 
 class CompressedMemory(NamedTuple):

@@ -80,7 +80,8 @@ def _without_effect(pool: PoolSpec) -> Iterator[TierProblem]:
 def _without_windows(resolved: ResolvedDeployment, pool: PoolSpec) -> Iterator[TierProblem]:
     """Layers with a sliding window behind vLLM's tiers."""
     model = resolved.model_of(pool).spec
-    if pool.engine.name == "vllm" and pool.tiers and model.sliding_window_tokens > 0 and not model.windows_are_chunks:
+    windows = model.sliding_window_tokens > 0 and not model.windows_are_chunks
+    if pool.engine.name == "vllm" and pool.tiers and (windows or model.compressed_attention is not None):
         message = (
             "vLLM keeps, copies and finds blocks of layers with a sliding window apart; with tiers their memory is set "
             "aside, and every block is simulated as full attention's"
