@@ -7,11 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from hisearch.latency.parameters import matrices, parameter_count, weight_bytes_per_rank
-from hisearch.latency.sharding import shard
+from hisearch.latency.estimators.scaled import ScaledEstimator
+from hisearch.latency.parameters import lm_head, matrices, parameter_count, weight_bytes_per_rank
+from hisearch.latency.priced import PricedWorker
+from hisearch.latency.sharding import Parallelism, shard
 from hisearch.latency.workers.roofline import compute_dtypes, format_warnings
+from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.errors import SpecError
 from hisearch.specs.huggingface.translation import model_from_config
@@ -162,7 +166,17 @@ def test_mixed_precision_by_its_modules(tmp_path: Path) -> None:
     assert weight_bytes_per_rank(model, 1, "nvfp4") == pytest.approx(by_hand, rel=1e-9)
     # Another format of the same model has it everywhere, and its LM head in 16 bits.
     assert weight_bytes_per_rank(model, 1, "fp8") == pytest.approx(ffn + attention + 2 * (wide + head), rel=1e-9)
-    b200 = CATALOGUE.get("Accelerator", "b200").spec
+    h200, b200 = (CATALOGUE.get("Accelerator", name).spec for name in ("h200", "b200"))
+    for accelerator, profile in ((h200, "vllm-h200"), (b200, "vllm-b200")):
+        laws = CATALOGUE.get("LatencyProfile", profile).spec
+        priced = PricedWorker(model, accelerator, Parallelism(), None, "bf16", EngineSpec(name="vllm"), 512, 8, 9999)
+        worker = ScaledEstimator(profile, laws).worker(priced)
+        assert worker.format_of(lm_head(model, worker.part)) == "fp4"
+        assert np.all(worker.sequence_s(np.array([1.0, 8.0])) > 0)
+        assert (
+            "no law of dense products in fp4: the roofline prices them"
+            in ScaledEstimator(profile, laws).compile(priced).warnings
+        )
     assert compute_dtypes(b200, model, "nvfp4") == {"nvfp4": "bf16", "fp8": "fp8"}
     assert format_warnings(b200, model, "nvfp4") == ()
 
