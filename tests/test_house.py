@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import hisearch
+from hisearch.base.engine_rules import RULES
 
 ROOT = Path(hisearch.__file__).parent
 #: Packages from the lowest floor up; a module imports from its own floor and from those below.
@@ -186,3 +188,10 @@ def test_kernels_name_what_there_is(path: Path) -> None:
             assert hasattr(modules[holder], node.attr), f"{path}:{node.lineno}: {holder}.{node.attr}"
         elif holder in records:
             assert node.attr in fields, f"{path}:{node.lineno}: {holder}.{node.attr}"
+
+
+def test_rules_are_fields_where_kernels_ask_for_them() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "kernels").rglob("*.py")))
+    asked = set(re.findall(r"\bconfig\.(\w+)", text))
+    rules = {rule.name: rule.in_kernels for engine in RULES.values() for rule in engine}
+    assert {name for name, in_kernels in rules.items() if in_kernels} == asked & set(rules)

@@ -144,9 +144,10 @@ def _conservativeness(plan: WorkerPlan) -> float:
 
 
 def _rules(plan: WorkerPlan) -> dict[str, bool]:
-    """Whether each dated rule of every engine holds."""
+    """Whether each dated rule of every engine that kernels ask for holds."""
     engine = plan.engine
-    rules = {rule: holds for name in RULES for rule, holds in rules_in_force(name, _release(engine, name)).items()}
+    holds = {name: rules_in_force(name, _release(engine, name)) for name in RULES}
+    rules = {rule.name: holds[name][rule.name] for name in RULES for rule in RULES[name] if rule.in_kernels}
     connects = offload_arrays.kv_connector_of(plan) == "lmcache" or offload_arrays.by_chunk(plan)
     return rules | {
         "fetches_by_hits": engine.name == "sglang" and tier_arrays.fetches_by_hits(plan),
