@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import radix
+from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.hicache import memory, nodes
 from hisearch.kernels.layout import sim as la
+
+_enqueue = fifo("next_copy")
 
 
 @kernel
@@ -51,12 +54,7 @@ def begin_loading(sim, w):
     while d >= 0:
         after = sim.hosted[d].next_copy
         sim.hosted[d].at_s = end
-        sim.hosted[d].next_copy = -1
-        if host.to_hbm_tail >= 0:
-            sim.hosted[host.to_hbm_tail].next_copy = d
-        else:
-            host.to_hbm_head = d
-        host.to_hbm_tail = d
+        host.to_hbm_head, host.to_hbm_tail = _enqueue(sim.hosted, host.to_hbm_head, host.to_hbm_tail, d)
         d = after
 
 
@@ -83,8 +81,6 @@ def next_written(sim, w):
     if d < 0 or sim.hosted[d].at_s > sim.workers[w].now_s:
         return -1
     host.to_host_head = sim.hosted[d].next_copy
-    if host.to_host_head < 0:
-        host.to_host_tail = -1
     radix.unlock(sim, w, d)
     return d
 
@@ -96,8 +92,6 @@ def note_loaded(sim, w):
     while host.to_hbm_head >= 0 and sim.hosted[host.to_hbm_head].at_s <= sim.workers[w].now_s:
         d = host.to_hbm_head
         host.to_hbm_head = sim.hosted[d].next_copy
-        if host.to_hbm_head < 0:
-            host.to_hbm_tail = -1
         radix.unlock(sim, w, d)
 
 

@@ -21,6 +21,7 @@ from hisearch.base.policies import EVICTIONS, WRITE_POLICIES
 from hisearch.kernels.cache import eviction, radix, tree
 from hisearch.kernels.cache.evictions import slru
 from hisearch.kernels.core.dispatch import dispatcher
+from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.hicache import (
     memory,
     nodes,
@@ -32,6 +33,8 @@ from hisearch.kernels.layout import sim as la
 #: Bits of the eviction policies to which every hit matters.
 _EVERY_HIT = EVICTIONS.mask(lambda policy: policy.every_hit)
 _copies = dispatcher(WRITE_POLICIES, "copies", "sim, d", otherwise="False")
+
+_enqueue = fifo("next_copy")
 
 
 @kernel
@@ -61,14 +64,9 @@ def _copy_to_host(sim, w, d):
         return True
     if not memory.copy_to_host(sim, w, d):
         return False
-    sim.hosted[d].next_copy = -1
     sim.hosted[d].written = sim.nodes[d].begin
     host = sim.hosts[w]
-    if host.to_host_tail >= 0:
-        sim.hosted[host.to_host_tail].next_copy = d
-    else:
-        host.to_host_head = d
-    host.to_host_tail = d
+    host.to_host_head, host.to_host_tail = _enqueue(sim.hosted, host.to_host_head, host.to_host_tail, d)
     radix.lock(sim, w, d)
     return True
 
@@ -258,14 +256,10 @@ def reset(sim, w):
     eviction.begin(sim, v, sim.config.eviction)
     host = sim.hosts[w]
     host.to_host_head = -1
-    host.to_host_tail = -1
     host.to_hbm_head = -1
-    host.to_hbm_tail = -1
     host.loading = -1
     host.hits_head = -1
     host.done_head = -1
     host.entering_head = -1
-    host.entering_tail = -1
     host.revoked = -1
-    host.revoked_tail = -1
     host.written = -1

@@ -151,8 +151,7 @@ def serve(sim, k, now):
         if sim.config.scheduler_kind == la.LOCKSTEP:
             schedulers.wake_group(sim, w, now)
         elif worker.phase == la.IDLE:
-            worker.phase = la.FORMING
-            heaps.event_set(sim, w, now)
+            heaps.form_at(sim, w, now)
     if sim.config.objects and sim.agents.loaders[w].fetch >= 0:
         engine_calls.call_engine(sim.config.objects, sim, al.PASS, w, 0, now)
 
@@ -197,8 +196,7 @@ def form(sim, w, now):
             if worker.waiting > 0 and sim.config.hicache:
                 worker.look_s = idle.next_retry_s(sim, w)
         elif worker.phase == la.IDLE and worker.held_head >= 0:
-            worker.phase = la.FORMING
-            heaps.event_set(sim, w, now)
+            heaps.form_at(sim, w, now)
         elif worker.phase == la.IDLE and worker.waiting > 0 and sim.config.hicache:
             idle.schedule_retry(sim, w)
         return
@@ -318,8 +316,7 @@ def receive(sim, w, r, now):
     else:
         _enter(sim, w, r, now, worker.moments + 1)
     if worker.phase == la.IDLE:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+        heaps.form_at(sim, w, now)
     elif waits:
         if worker.phase == la.FAST_FORWARDING:
             inbox.cut_fast_forward(sim, w, now)
@@ -330,7 +327,6 @@ def receive(sim, w, r, now):
 @kernel
 def let_go(sim, w, r, now):
     """Release the KV of ``r``, which has been sent: its full pages stay in the tree, evictable."""
-    worker = sim.workers[w]
     if not sim.requests[r].away:
         return
     sim.requests[r].away = 0
@@ -339,9 +335,7 @@ def let_go(sim, w, r, now):
     first = schedulers.leader(sim, w)
     for scheduler in range(first, first + sim.config.schedulers):
         sim.workers[scheduler].full = 0
-    if worker.phase == la.IDLE and worker.waiting > 0:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+    heaps.wake(sim, w, now)
 
 
 def engine_entry(sim, op, w, r, now):

@@ -273,8 +273,7 @@ def form(sim, w, now):
     if worker.batch_size == 0 and worker.decoding == 0:
         vllm.skip_decode(sim, w)
         if preempted and worker.outstanding == 0:
-            worker.phase = la.FORMING
-            heaps.event_set(sim, w, now)
+            heaps.form_at(sim, w, now)
         else:
             device.await_next(sim, w, now, False)
         return

@@ -64,8 +64,7 @@ def form(sim, w, now):
         return
     device.await_next(sim, w, now, False)
     if worker.phase == la.IDLE and worker.held_head >= 0:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+        heaps.form_at(sim, w, now)
 
 
 @kernel
