@@ -17,10 +17,10 @@ from hisearch.report.pages.html import render
 from hisearch.report.pages.trades import price_change, trades
 from hisearch.report.words.terms import violation_of
 from hisearch.score.terms import TermCheck
-from hisearch.search.confidence.rival_bandwidth import BandwidthWin
+from hisearch.search.confidence.device_bandwidth import BandwidthWin
 from hisearch.search.model.deployments import hardware
 from hisearch.search.model.trial import Recommendation, Trial, price_of
-from hisearch.search.select.rivals import Rival, hardware_kind
+from hisearch.search.select.other_hardware import OtherHardware, hardware_kind
 from hisearch.specs.deployments.speculation import SpeculationSpec
 from tests.report.test_report_html import confidence_of
 
@@ -230,14 +230,14 @@ def test_other_hardware_says_when_it_would_win(build_input: Any) -> None:
     best, missed = data.recommendation.trial, next(trial for trial in data.trials if not trial.feasible)
     dearer = next(trial for trial in data.trials if trial.meets_slo and price_of(trial) > price_of(best))
     fared = (
-        Rival("with pim", dearer, "pim", "USD/hour", 0.6, 0.25),
-        Rival("with a slow pim", dearer, "slow-pim", "USD/hour", 0.6, None),
-        Rival("too slow", missed),
-        Rival("ruled out", None),
+        OtherHardware("with pim", dearer, "pim", "USD/hour", 0.6, 0.25),
+        OtherHardware("with a slow pim", dearer, "slow-pim", "USD/hour", 0.6, None),
+        OtherHardware("too slow", missed),
+        OtherHardware("ruled out", None),
     )
     wins = (BandwidthWin("with pim", "pim", 3, 9.0, 1.52), BandwidthWin("with a slow pim", "slow-pim", 3, 9.0, None))
-    shown = dataclasses.replace(data, rivals=fared, confidence=Confidence(bandwidths=wins))
-    rows = reasons.rival_rows(shown)
+    shown = dataclasses.replace(data, other_hardware=fared, confidence=Confidence(bandwidths=wins))
+    rows = reasons.hardware_rows(shown)
     assert [row.wins for row in rows] == [
         "pim at $0.25 per hour or less, now $0.60; 3 replicas do with 1.5 times its bandwidth",
         "not even with slow-pim for nothing; not with 4 times its bandwidth either",
@@ -255,10 +255,14 @@ def test_other_hardware_wins_at_the_price_of_what_is_likely(build_input: Any) ->
     kind = hardware_kind(dearer.deployment)
     row = {"item": "h200", "now_usd": 3.5, "usd": 3.24, "dearer": False, "trial": dearer.number, "held": 8, "draws": 8}
     known = Confidence(sensitivity={"prices": [row]})
-    (shown,) = reasons.rival_rows(dataclasses.replace(data, rivals=(Rival(kind, dearer),), confidence=known))
+    (shown,) = reasons.hardware_rows(
+        dataclasses.replace(data, other_hardware=(OtherHardware(kind, dearer),), confidence=known)
+    )
     assert shown.wins == f"h200 at $3.24 or less, now $3.50: {hardware(dearer.deployment)} holds in 8 of 8 draws"
     unlooked = Confidence(sensitivity={"prices": [row | {"draws": 0}]})
-    (shown,) = reasons.rival_rows(dataclasses.replace(data, rivals=(Rival(kind, dearer),), confidence=unlooked))
+    (shown,) = reasons.hardware_rows(
+        dataclasses.replace(data, other_hardware=(OtherHardware(kind, dearer),), confidence=unlooked)
+    )
     assert shown.wins == "by no price of its own"
 
 

@@ -81,7 +81,7 @@ def test_sizes_of_the_window_pool_are_tried_where_there_is_one() -> None:
     problem = make_problem()
     problem = replace(problem, space=problem.space.model_copy(update={"execution": space}))
     for apart in (True, False):
-        asked = replace(problem, windows_apart=frozenset({"sglang"} if apart else ()))
+        asked = replace(problem, window_pool_engines=frozenset({"sglang"} if apart else ()))
         pool = PoolSpec(accelerator="fast", engine=EngineSpec(name="sglang"))
         near = changed(asked, deployment_of(problem.model, problem.profile, pool, 1, RouterSpec()))
         ratios = {other.pool.engine.swa_full_tokens_ratio for other in near}

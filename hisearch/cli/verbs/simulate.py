@@ -147,5 +147,5 @@ def simulate(
             classes_view.show_classes(by, classes)
     for text in () if quiet else simulated.trace.notes:
         output.note(text)
-    shown = () if as_json else simulate_view.doubts_of(simulated)
+    shown = () if as_json else simulate_view.caveats_of(simulated)
     output.warn([warning for warning in simulated.warnings if warning not in shown], quiet)

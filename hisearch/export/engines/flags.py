@@ -38,7 +38,7 @@ from hisearch.export.engines.weights import HALF_OR_FULL, needs_checkpoint
 from hisearch.latency.device_memory.state_pools import divides_states
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
-from hisearch.specs.models.windows import keeps_windows_apart
+from hisearch.specs.models.windows import keeps_window_pool
 from hisearch.specs.versions import precedes
 
 ROUTER_VERSION = "0.3.2"
@@ -206,7 +206,7 @@ SGLANG: Table = (
     ("--schedule-conservativeness", lambda c: c.pool.engine.schedule_conservativeness),
     (
         "--swa-full-tokens-ratio",
-        lambda c: c.pool.engine.swa_full_tokens_ratio if keeps_windows_apart("sglang", c.model) else None,
+        lambda c: c.pool.engine.swa_full_tokens_ratio if keeps_window_pool("sglang", c.model) else None,
     ),
     (
         "--mamba-full-memory-ratio",

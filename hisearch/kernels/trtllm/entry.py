@@ -61,7 +61,7 @@ def _note_peak(sim, w):
 def _form_in_lockstep(sim, w, now):
     """Form rank ``w``'s batch of what ``ranks.choose_together`` chose."""
     worker = sim.workers[w]
-    if worker.sits_out:
+    if worker.skips_pass:
         return
     step.start(sim, w, now)
     _note_peak(sim, w)

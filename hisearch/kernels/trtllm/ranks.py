@@ -147,7 +147,7 @@ def choose_together(sim, first):
     _deal(sim, first)
     active = 0
     for w in range(first, last):
-        sim.workers[w].sits_out = 0
+        sim.workers[w].skips_pass = 0
         sim.workers[w].batch_size = 0
         sim.workers[w].late = 0
         active += _active(sim, w)
@@ -165,4 +165,4 @@ def choose_together(sim, first):
         waits = waits or (_active(sim, w) > 0 and not _runs(sim, w))
     if waits and outstanding > 0:
         for w in range(first, last):
-            sim.workers[w].sits_out = 1
+            sim.workers[w].skips_pass = 1

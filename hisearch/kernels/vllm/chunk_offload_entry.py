@@ -245,7 +245,7 @@ def form(sim, w, now):
 @kernel
 def _held_s(sim, now, ready_s):
     """Until when a pass at ``now``, whose step is launched at ``ready_s``, holds the scheduler."""
-    return now if sim.offloading.worker_apart else ready_s
+    return now if sim.offloading.own_processes else ready_s
 
 
 @kernel

@@ -230,7 +230,7 @@ def _launch(sim, w, now):
         at_s = _save_admitted(sim, w, True, at_s)
     if sim.links[2 * w].transfers > saves:
         held_s = at_s
-    if sim.offloading.worker_apart:
+    if sim.offloading.own_processes:
         held_s = now
     held.delay_results(sim, w, held_s)
     device.queue(sim, w, start, at_s)

@@ -50,7 +50,7 @@ from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.graphs import graph_mode
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.models.model import ModelSpec
-from hisearch.specs.models.windows import keeps_windows_apart
+from hisearch.specs.models.windows import keeps_window_pool
 
 
 class DoesNotFit(ValueError):  # noqa: N818
@@ -178,7 +178,7 @@ def plan_memory(
         per_token += engine.speculation.head_layers * layer_kv_bytes_per_token(model, shard(model, split), kv_dtype)
         states += engine.speculation.draft_tokens
     window = _window_bytes(model, split, kv_dtype, engine)
-    has_window_pool = keeps_windows_apart(engine.name, model)
+    has_window_pool = keeps_window_pool(engine.name, model)
     window_per_token = window_kv_bytes_per_token_per_rank(model, split, kv_dtype)
     if kv_groups is not None:
         per_token, window = kv_groups.layers * layer_kv_bytes_per_token(model, shard(model, split), kv_dtype), 0.0

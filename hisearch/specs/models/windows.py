@@ -6,7 +6,7 @@ from hisearch.specs.base import EngineName
 from hisearch.specs.models.model import ModelSpec
 
 
-def keeps_windows_apart(engine: EngineName, model: ModelSpec) -> bool:
+def keeps_window_pool(engine: EngineName, model: ModelSpec) -> bool:
     """Whether an engine keeps the KV of ``model``'s windows in a pool of its own.
 
     SGLang does for gpt-oss, whose heads have sinks, and for Llama 4, whose windows are chunks. For other models, such
