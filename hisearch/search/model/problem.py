@@ -52,7 +52,7 @@ class Problem:
     model, profile: names for the deployments. objectives: 2 to 4 names of ``specs.studies.study.Objective``. scopes: of
     the space's media, by name. limits: bounds by objective. refuses: why to skip a worker that could be built, or "";
     absent, no worker is skipped. kept_page_tokens: tokens of the engines' KV pages for the model; None for each
-    engine's own. window_pool_engines: those that keep the model's windows in a pool of their own. checkpoint_dtype: format of
+    engine's own. window_pool_engines: those that keep windows in a pool of their own. checkpoint_dtype: format of
     the published weights, None where it is not known. replicas_down: replicas of each pool that may be away while
     the SLO holds.
     """

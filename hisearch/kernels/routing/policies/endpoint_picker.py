@@ -113,6 +113,7 @@ ROUTER = RouterPolicy(
     ),
     reads_prompts=True,
     sees=("metrics", "prompts", "requests"),
+    remembers="until its LRU drops them",
     age="metrics_refresh_s",
     product="llm-d",
     cost="workers x the prompt's path",
