@@ -16,9 +16,7 @@ from hisearch.base.policies import EVICTIONS, ROUTERS, SIGHTS, Parameter, Router
 from hisearch.base.router_rules import MODELLED_ROUTERS
 
 DOCS = Path(__file__).resolve().parent
-BEGIN = (
-    "<!-- {}: written by docs/generate_policies.py from the policies' declarations; `make docs` writes it again. -->\n"
-)
+BEGIN = "<!-- {}: written by docs/generate_policies.py from declarations; `make docs` writes it again. -->\n"
 END = "<!-- {}: end. -->\n"
 #: What a router sent, which it knows for as long as the policy remembers it.
 _SENT = frozenset({"prompts", "prefills", "lengths"})

@@ -24,11 +24,11 @@ FLOORS = (
 
 def modules() -> dict[str, Path]:
     """Every module by name; packages by theirs."""
-    found = {}
+    modules_by_name = {}
     for path in ROOT.rglob("*.py"):
         parts = ["hisearch", *path.relative_to(ROOT).with_suffix("").parts]
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        modules_by_name[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return modules_by_name
 
 
 def imports(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
@@ -138,24 +138,39 @@ def test_no_module_is_long() -> None:
     assert not {name for name, count in lines.items() if count > MOST_LINES}
 
 
-#: Names that say nothing of what they hold.
+#: Names that say nothing of what they hold, and parts of names for which the field has other words.
 EMPTY_NAMES = {"found", "here", "one", "told"}
+EMPTY_PARTS = {
+    "apart", "beside", "doubt", "doubts", "found", "here", "rival", "rivals", "sits", "surer", "told", "twin",
+}  # fmt: skip
+#: A key of files of measured runs and of what ``validate runs --json`` prints, which stays as it is.
+KEYS = {"set_here"}
+TESTS = Path(__file__).parent
 
 
-@pytest.mark.parametrize("path", sorted(KNOWN.values()), ids=lambda path: path.relative_to(ROOT).as_posix())
+def _says_nothing(name: str) -> bool:
+    parts = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
+    return name not in KEYS and (name.lower() in EMPTY_NAMES or not EMPTY_PARTS.isdisjoint(parts))
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted({*KNOWN.values(), *TESTS.rglob("*.py")}),
+    ids=lambda path: path.as_posix().removeprefix(ROOT.parent.as_posix()),
+)
 def test_names_say_what_they_hold(path: Path) -> None:
-    """Of variables, parameters, functions and classes."""
+    """Of variables, parameters, functions and classes; names of tests are sentences."""
     named = {
         node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else node.name
         for node in ast.walk(ast.parse(path.read_bytes()))
         if isinstance(node, ast.arg | ast.FunctionDef | ast.ClassDef)
         or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     }
-    assert not named & EMPTY_NAMES
+    assert not [name for name in named if _says_nothing(name) and not name.startswith("test_")]
 
 
 def test_record_fields_say_what_they_hold() -> None:
-    assert not _record_fields() & EMPTY_NAMES
+    assert not [name for name in _record_fields() if _says_nothing(name)]
 
 
 def _record_fields() -> set[str]:
@@ -195,3 +210,41 @@ def test_rules_are_fields_where_kernels_ask_for_them() -> None:
     asked = set(re.findall(r"\bconfig\.(\w+)", text))
     rules = {rule.name: rule.in_kernels for engine in RULES.values() for rule in engine}
     assert {name for name, in_kernels in rules.items() if in_kernels} == asked & set(rules)
+
+
+def _heads() -> Iterator[tuple[str, str]]:
+    """Sub-packages whose head says what they import of their package, and the sentence that says so."""
+    for name, path in KNOWN.items():
+        if path.name == "__init__.py" and name.count(".") > 1:
+            head = " ".join((ast.get_docstring(ast.parse(path.read_bytes())) or "").split())
+            yield from ((name, sentence) for sentence in re.findall(r"(?:^|[.;] )(Imports? [^.;]+)", head))
+
+
+@pytest.mark.parametrize(("name", "sentence"), _heads(), ids=[name for name, _ in _heads()])
+def test_heads_say_what_their_packages_import(name: str, sentence: str) -> None:
+    """Of the other sub-packages of their package; "below" stands for what the named ones import in turn."""
+    parent = name.rpartition(".")[0]
+    siblings = {
+        other for other, path in KNOWN.items() if path.name == "__init__.py" and other.rpartition(".")[0] == parent
+    }
+
+    def imported(package: str) -> set[str]:
+        within = (others for module, others in GRAPH.items() if f"{module}.".startswith(f"{package}."))
+        parts = {".".join(other.split(".")[: parent.count(".") + 2]) for others in within for other in others}
+        return parts & siblings - {package}
+
+    named = {f"{parent}.{part.partition('.')[0]}" for part in re.findall(r"``([\w.]+)``", sentence)} & siblings
+    allowed = siblings - named if " all " in sentence else named
+    while "below" in sentence and (more := {low for package in allowed for low in imported(package)} - allowed):
+        allowed |= more
+    assert imported(name) <= allowed
+
+
+def test_a_module_has_one_alias() -> None:
+    aliases: dict[str, set[str]] = {}
+    for path in KNOWN.values():
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    aliases.setdefault(f"{node.module}.{alias.name}", set()).add(alias.asname or alias.name)
+    assert {name: sorted(known) for name, known in aliases.items() if name in KNOWN and len(known) > 1} == {}

@@ -135,7 +135,7 @@ def test_the_page_describes_every_router() -> None:
 
 def test_what_a_router_sees_is_known(folder: Path) -> None:
     (folder / "first_up.py").write_text("ROUTER = RouterPolicy('The first.', sees=('the future',))\n")
-    with pytest.raises(TypeError, match="sees: expected requests, .*, got the future"):
+    with pytest.raises(TypeError, match=r"sees: expected requests, .*, got the future"):
         _read()
 
 

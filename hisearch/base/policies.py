@@ -49,10 +49,10 @@ class RouterPolicy(Policy):
     while requests come and go: members by ``requests`` or ``tokens`` in flight, ``keys`` or ``blocks`` in flight. sees:
     what it decides by, beyond the list of workers (keys of ``SIGHTS``). age: parameter that says how old that may be;
     "": it is of now. remembers: how long it knows what it sent, in words; "" where it knows none. shares_load:
-    unrelated requests of one size, arriving together, spread evenly over equal workers. approximates: parameter by which it may know caches by what it sent alone, the value under which they
-    tell it, and the parameter that says how long it remembers. cost: looks that a request costs it. product: router
-    that has it; "": none but hisearch. hash_order: ties go by an order of the workers that is drawn at each start,
-    which the product's hash map gives.
+    unrelated requests of one size, arriving together, spread evenly over equal workers. approximates: parameter by
+    which it may know caches by what it sent alone, the value under which they tell it, and the parameter that says how
+    long it remembers. cost: looks that a request costs it. product: router that has it; "": none but hisearch.
+    hash_order: ties go by an order of the workers that is drawn at each start, which the product's hash map gives.
     """
 
     state: tuple[State, ...] = ()

@@ -202,12 +202,12 @@ class SglangSettings(_Settings):
 
     @model_validator(mode="after")
     def _check(self) -> SglangSettings:
-        beside = {
+        others = {
             "hicache": self.hicache is not None,
             "enable_mixed_chunk": self.enable_mixed_chunk,
             "enable_priority_scheduling": self.enable_priority_scheduling,
         }
-        for name, given in beside.items():
+        for name, given in others.items():
             if self.speculation is not None and given:
                 raise ValueError(f"speculation beside {name} is not simulated")
         self._check_windows()

@@ -167,8 +167,8 @@ def test_lengths_of_the_fitted_load_have_the_exact_mean(tmp_path: Path) -> None:
     seen.write(tmp_path / "out")
     trace = load_trace(tmp_path / "out/workload.yaml")
     for name in ("input_tokens", "output_tokens"):
-        generated, told = getattr(trace.arrays, name).mean(), seen.window.histograms[name].mean
-        assert generated == pytest.approx(told, rel=0.04), name
+        generated, reported = getattr(trace.arrays, name).mean(), seen.window.histograms[name].mean
+        assert generated == pytest.approx(reported, rel=0.04), name
 
 
 def test_only_gets_are_sent_and_no_secret_is_written(tmp_path: Path) -> None:

@@ -49,12 +49,12 @@ def test_a_missed_term_fills_its_gauge_at_most(build_input: Any) -> None:
 def test_the_three_trades_are_what_they_say(build_input: Any) -> None:
     data = build_input()
     best = data.recommendation.trial
-    cheaper, surer, faster = trades(data)
+    cheaper, likelier, faster = trades(data)
     assert cheaper.trial is not None
     assert price_of(cheaper.trial) == min(price_of(t) for t in data.trials if t.meets_slo)
     assert cheaper.change.startswith("−$")
-    assert surer.trial is None
-    assert "not looked into" in surer.effect
+    assert likelier.trial is None
+    assert "not looked into" in likelier.effect
     assert faster.trial is not None
     assert faster.trial.metrics["ttft_p99_s"] < best.metrics["ttft_p99_s"]
     assert trades(build_input(feasible=False)) == ()
@@ -98,9 +98,9 @@ def test_the_surer_one_is_the_chance_constrained_recommendation(build_input: Any
     other = next(trial for trial in data.front if price_of(trial) > price_of(data.recommendation.trial))
     stated = ChanceConstrained(other.number, "", 0.91, (0.83, 0.95), 64)
     data = dataclasses.replace(data, confidence=Confidence(chance=0.6, draws=64, chance_constrained=stated))
-    surer = trades(data)[1]
-    assert surer.trial is other
-    assert surer.effect == "91 % likely to hold the SLO, not 60 %"
+    likelier = trades(data)[1]
+    assert likelier.trial is other
+    assert likelier.effect == "91 % likely to hold the SLO, not 60 %"
     sure = trades(dataclasses.replace(data, confidence=Confidence(chance=0.97, draws=64)))[1]
     assert sure.effect == "Not needed: it holds with 97 %."
 
@@ -330,15 +330,15 @@ def test_marks_that_coincide_are_one_mark_with_all_names(build_input: Any) -> No
         Named("chosen", best, ("Recommendation", "$9 an hour")),
         Named("cheaper", other, ("Cheaper", "$5 an hour")),
     ]
-    apart = decision(data, names)
-    assert apart is not None
-    assert len(apart.marks) == 2
+    separate = decision(data, names)
+    assert separate is not None
+    assert len(separate.marks) == 2
     twice = decision(data, [*names, Named("surer", best, ("Surer", "$9 an hour"))])
     assert twice is not None
     assert [mark.key for mark in twice.marks] == ["chosen", "cheaper"]
     assert [line for line, _ in twice.marks[0].texts] == ["Recommendation = surer", "$9 an hour"]
-    twin = dataclasses.replace(best, number=max(trial.number for trial in data.trials) + 1)
-    beside = dataclasses.replace(data, trials=(*data.trials, twin))
-    near = decision(beside, [names[0], Named("cheaper", twin, ("Cheaper", "$8.99 an hour"))])
+    equal_plan = dataclasses.replace(best, number=max(trial.number for trial in data.trials) + 1)
+    next_to = dataclasses.replace(data, trials=(*data.trials, equal_plan))
+    near = decision(next_to, [names[0], Named("cheaper", equal_plan, ("Cheaper", "$8.99 an hour"))])
     assert near is not None
     assert [line for line, _ in near.marks[0].texts] == ["Recommendation ≈ cheaper", "$9 an hour"]

@@ -218,10 +218,10 @@ def test_other_hardware_wins_up_to_its_price_and_not_above(kinds: list[tuple[str
     meeting = [trial for trial in trials if trial.feasible]
     assume(meeting)
     best = min(meeting, key=lambda trial: (trial.metrics["usd_per_hour"], trial.number))
-    found = other_hardware(prices, trials, best)
+    compared = other_hardware(prices, trials, best)
     own = hardware_kind(best.deployment)
-    assert {other.hardware for other in found} == {hardware_kind(trial.deployment) for trial in trials} - {own}
-    for other in found:
+    assert {other.hardware for other in compared} == {hardware_kind(trial.deployment) for trial in trials} - {own}
+    for other in compared:
         of_kind = [trial for trial in meeting if hardware_kind(trial.deployment) == other.hardware]
         assert other.trial.feasible == bool(of_kind)
         if other.win_usd is None:

@@ -20,7 +20,8 @@ from hisearch.kernels.hicache import hicache, notes, servers, storage, stores
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.sglang import decode, gaps, idle, inbox, memory, order, running
+from hisearch.kernels.sglang import decode as sglang_decode
+from hisearch.kernels.sglang import gaps, idle, inbox, memory, order, running
 from hisearch.kernels.sglang import log as step_log
 from hisearch.kernels.sglang.components import unified
 from hisearch.kernels.sglang.decode import initial_ratio
@@ -52,7 +53,7 @@ def _next_batch(sim, w, now, last):
         running.filter_finished(sim, w)
         worker.full = 0
     kind = form_prefill(sim, w, now, in_flight, sure_in_flight)
-    if kind == 0 and decode.form_decode(sim, w, now):
+    if kind == 0 and sglang_decode.form_decode(sim, w, now):
         kind = la.DECODE_STEP
     return kind
 
@@ -211,7 +212,7 @@ def form(sim, w, now):
         size, batch = _shape(sim, w, kind)
         schedulers.hold_back(sim, w, sim.prompts[running.newest(sim, w) ^ 1], size, *batch)
     elif kind == la.DECODE_STEP and sim.config.schedulers == 1 and not waits and _may_fast_forward(sim, w):
-        decode.launch_decode(sim, w, now)
+        sglang_decode.launch_decode(sim, w, now)
     else:
         _launch(sim, w, now, kind)
 
@@ -271,7 +272,7 @@ def complete(sim, w, now):
     before = worker.launched
     ended = max(worker.oldest_end_s, now) if sim.config.hicache else worker.oldest_end_s
     steps = worker.fast_forward_steps
-    decode.complete_decode(sim, w)
+    sglang_decode.complete_decode(sim, w)
     inbox.passed(sim, w, steps - 1)
     note_peak(sim, w)
     if not sim.config.overlap:
