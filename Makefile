@@ -71,11 +71,12 @@ format: $(STAMP) ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## Write docs/specs.md, reference.md, engines.md and python.md from the spec models, the command line, the rules and the code
+docs: $(STAMP) ## Write docs/specs.md, reference.md, engines.md, python.md and tables of policies from models, command line, rules and declarations
 	$(BIN)/python docs/generate_specs.py --write
 	$(BIN)/python docs/generate_cli.py --write
 	$(BIN)/python docs/generate_engines.py --write
 	$(BIN)/python docs/generate_python.py --write
+	$(BIN)/python docs/generate_policies.py --write
 
 site: $(STAMP) ## Build the documentation site into build/site/VERSION (SITE_VERSION=NAME), without a warning
 	$(BIN)/python docs/build_site.py $(SITE_VERSION)

@@ -71,8 +71,8 @@ def searched(evaluate: Callable[[float], Evaluation], tolerance: float) -> tuple
         return Score(evaluation.metrics, evaluation.slo, evaluation.feasible)
 
     began = time.monotonic()
-    found = capacity(score_at, relative_tolerance=tolerance)
-    return found, time.monotonic() - began
+    largest = capacity(score_at, relative_tolerance=tolerance)
+    return largest, time.monotonic() - began
 
 
 def main() -> None:

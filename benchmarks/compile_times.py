@@ -109,11 +109,11 @@ def main() -> int:
         return 0
     for part in given.parts:
         command = [sys.executable, "-m", "benchmarks.compile_times", "--here", part]
-        found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-        print(f"{part}: {found['processor']:.1f} s of processor time, {found['wall']:.1f} s in all")
-        for phase, seconds in found["seconds"].items():
+        part_times = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        print(f"{part}: {part_times['processor']:.1f} s of processor time, {part_times['wall']:.1f} s in all")
+        for phase, seconds in part_times["seconds"].items():
             if seconds >= 0.1:
-                print(f"  {phase:40} {seconds:7.2f} {found['calls'].get(phase, ''):>6}")
+                print(f"  {phase:40} {seconds:7.2f} {part_times['calls'].get(phase, ''):>6}")
     return 0
 
 

@@ -19,8 +19,8 @@ from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 from hisearch.specs.documents.kinds import FOLDERS, KINDS
 from hisearch.specs.documents.schema import json_schema
 
-HERE = Path(__file__).resolve().parent
-TARGET = HERE / "specs.md"
+FOLDER = Path(__file__).resolve().parent
+TARGET = FOLDER / "specs.md"
 
 Schema = dict[str, Any]
 

@@ -39,8 +39,8 @@ class Server:
 
 
 def _program(name: str) -> str | None:
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-    return str(found[-1]) if found else shutil.which(name)
+    programs = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    return str(programs[-1]) if programs else shutil.which(name)
 
 
 @contextlib.contextmanager
@@ -84,9 +84,9 @@ def _unprivileged(folder: Path) -> dict[str, int]:
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def _create_database(createdb: str, port: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import hisearch
+from hisearch.base.engine_rules import RULES
 
 ROOT = Path(hisearch.__file__).parent
 #: Packages from the lowest floor up; a module imports from its own floor and from those below.
@@ -23,11 +25,11 @@ FLOORS = (
 
 def modules() -> dict[str, Path]:
     """Every module by name; packages by theirs."""
-    found = {}
+    modules_by_name = {}
     for path in ROOT.rglob("*.py"):
         parts = ["hisearch", *path.relative_to(ROOT).with_suffix("").parts]
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        modules_by_name[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return modules_by_name
 
 
 def imports(tree: ast.AST, known: Mapping[str, Path]) -> Iterator[str]:
@@ -159,17 +161,34 @@ def test_no_module_is_long() -> None:
     assert not {name for name, count in lines.items() if count > MOST_LINES}
 
 
-#: Names that say nothing of what they hold.
+#: Names that say nothing of what they hold, and parts of names for which the field has other words.
 EMPTY_NAMES = {"found", "here", "one", "told"}
+EMPTY_PARTS = {
+    "apart", "beside", "doubt", "doubts", "found", "here", "rival", "rivals", "sits", "surer", "told", "twin",
+}  # fmt: skip
+#: A key of files of measured runs and of what ``validate runs --json`` prints, which stays as it is.
+KEYS = {"set_here"}
+TESTS = Path(__file__).parent
+
+
+def _says_nothing(name: str) -> bool:
+    parts = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
+    return name not in KEYS and (name.lower() in EMPTY_NAMES or not EMPTY_PARTS.isdisjoint(parts))
 
 
 def test_names_say_what_they_hold() -> None:
-    empty = {name: names & EMPTY_NAMES for name, (_, names) in _read().items()}
-    assert not {name: names for name, names in empty.items() if names}
+    """Of variables, parameters, functions and classes; names of tests are sentences."""
+    names = {name: held for name, (_, held) in _read().items()}
+    names |= {str(path): named(ast.parse(path.read_bytes())) for path in TESTS.rglob("*.py")}
+    empty = {
+        name: [one_name for one_name in held if _says_nothing(one_name) and not one_name.startswith("test_")]
+        for name, held in names.items()
+    }
+    assert not {name: held for name, held in empty.items() if held}
 
 
 def test_record_fields_say_what_they_hold() -> None:
-    assert not _record_fields() & EMPTY_NAMES
+    assert not [name for name in _record_fields() if _says_nothing(name)]
 
 
 @cache
@@ -203,3 +222,48 @@ def test_kernels_name_what_there_is(path: Path) -> None:
             assert hasattr(modules[holder], node.attr), f"{path}:{node.lineno}: {holder}.{node.attr}"
         elif holder in records:
             assert node.attr in fields, f"{path}:{node.lineno}: {holder}.{node.attr}"
+
+
+def test_rules_are_fields_where_kernels_ask_for_them() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "kernels").rglob("*.py")))
+    asked = set(re.findall(r"\bconfig\.(\w+)", text))
+    rules = {rule.name: rule.in_kernels for engine in RULES.values() for rule in engine}
+    assert {name for name, in_kernels in rules.items() if in_kernels} == asked & set(rules)
+
+
+def _heads() -> Iterator[tuple[str, str]]:
+    """Sub-packages whose head says what they import of their package, and the sentence that says so."""
+    for name, path in KNOWN.items():
+        if path.name == "__init__.py" and name.count(".") > 1:
+            head = " ".join((ast.get_docstring(ast.parse(path.read_bytes())) or "").split())
+            yield from ((name, sentence) for sentence in re.findall(r"(?:^|[.;] )(Imports? [^.;]+)", head))
+
+
+@pytest.mark.parametrize(("name", "sentence"), list(_heads()), ids=[name for name, _ in _heads()])
+def test_heads_say_what_their_packages_import(name: str, sentence: str, graph: dict[str, set[str]]) -> None:
+    """Of the other sub-packages of their package; "below" stands for what the named ones import in turn."""
+    parent = name.rpartition(".")[0]
+    siblings = {
+        other for other, path in KNOWN.items() if path.name == "__init__.py" and other.rpartition(".")[0] == parent
+    }
+
+    def imported(package: str) -> set[str]:
+        within = (others for module, others in graph.items() if f"{module}.".startswith(f"{package}."))
+        parts = {".".join(other.split(".")[: parent.count(".") + 2]) for others in within for other in others}
+        return parts & siblings - {package}
+
+    said = {f"{parent}.{part.partition('.')[0]}" for part in re.findall(r"``([\w.]+)``", sentence)} & siblings
+    allowed = siblings - said if " all " in sentence else said
+    while "below" in sentence and (more := {low for package in allowed for low in imported(package)} - allowed):
+        allowed |= more
+    assert imported(name) <= allowed
+
+
+def test_a_module_has_one_alias() -> None:
+    aliases: dict[str, set[str]] = {}
+    for path in KNOWN.values():
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    aliases.setdefault(f"{node.module}.{alias.name}", set()).add(alias.asname or alias.name)
+    assert {name: sorted(known) for name, known in aliases.items() if name in KNOWN and len(known) > 1} == {}

@@ -23,8 +23,8 @@ def threads():
 
 def _printed(program: str) -> list[set[int]]:
     done = subprocess.run([sys.executable, "-c", _BEGINS + dedent(program)], capture_output=True, text=True, check=True)
-    found: list[set[int]] = literal_eval(done.stdout)
-    return found
+    threads: list[set[int]] = literal_eval(done.stdout)
+    return threads
 
 
 def test_fits_keep_to_one_thread_in_a_program_that_imported_numpy_first() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+from docs import generate_policies
 from hisearch.base import policies, registry
 from hisearch.base.policies import (
     ADMISSIONS,
@@ -117,16 +119,24 @@ def test_codes_are_places_in_the_order_of_names() -> None:
     )
 
 
-def test_the_page_says_what_a_request_costs_each_router() -> None:
-    """As the policies' files declare it; see docs/cluster.md, which router decides by what."""
-    page = (Path(__file__).parents[1] / "docs" / "cluster.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1:-1] for line in page.split("| policy | decides by |")[1].splitlines()[2:]]
-    told = {
-        name.strip(" `"): cells[-1].strip()
-        for cells in rows[: next(k for k, cells in enumerate(rows) if not cells)]
-        for name in cells[0].split(",")
-    }
-    assert told == {name: policy.cost for name, policy in ROUTERS.items()}
+def test_pages_have_the_tables_of_policies() -> None:
+    assert generate_policies.main(["--check"]) == 0
+
+
+def test_the_page_describes_every_router() -> None:
+    """In a row of the tables of what each takes, which say more than a declaration does."""
+    page = (generate_policies.DOCS / "cluster.md").read_text(encoding="utf-8")
+    tables = [table.split("\n\n")[0] for table in re.split(r"\| policy \|(?: of \|)? takes \|\n", page)[1:]]
+    described = [
+        name for table in tables for row in table.splitlines()[1:] for name in re.findall(r"`(\w+)`", row.split("|")[1])
+    ]
+    assert sorted(described) == sorted(ROUTERS)
+
+
+def test_what_a_router_sees_is_known(folder: Path) -> None:
+    (folder / "first_up.py").write_text("ROUTER = RouterPolicy('The first.', sees=('the future',))\n")
+    with pytest.raises(TypeError, match=r"sees: expected requests, .*, got the future"):
+        _read()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from typing import Any
 from hisearch.base.shown import Shown
 from hisearch.export.context import document_text
 from hisearch.observe.client import Client, ServerError, headers_of
-from hisearch.observe.deployment import accelerator_of, deployment_of, model_of, not_told
+from hisearch.observe.deployment import accelerator_of, deployment_of, model_of, unreported
 from hisearch.observe.load import generator_of, losses
 from hisearch.observe.prometheus import Histogram
 from hisearch.observe.reading import Facts, parse_arguments
@@ -201,7 +201,7 @@ def observe_servers(
     complete = watch(servers, seconds, interval_s, report)
     window = window_of(servers)
     facts = tuple(server.facts for server in servers)
-    notes = list(dict.fromkeys([*(note for each in facts for note in each.notes), *not_told(facts)]))
+    notes = list(dict.fromkeys([*(note for each in facts for note in each.notes), *unreported(facts)]))
     notes += [note for server in servers for note in server.notes()]
     deployment, why = _deployment(facts, model, accelerator, profile, catalogue)
     trace, steps = _logs(logs)

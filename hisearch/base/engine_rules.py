@@ -1,9 +1,9 @@
 """What engines decide otherwise from one release to the next, as data.
 
 A rule is named, dated by the first release that has it, and sourced. Kernels ask for it by name, ``sim.config.RULE``
-(1: it holds); the record's fields are made from this table. ``specs.deployments.engine_rules`` says which hold in a
-release.
-Settings that a release does not have are refused by the specs (``SETTINGS_SINCE``).
+(1: it holds); the record's fields are made from this table, but for rules that decide what kernels are given.
+``specs.deployments.engine_rules`` says which hold in a release. Settings that a release does not have are refused by
+the specs (``SETTINGS_SINCE``).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "Admission takes schedule_conservativeness as it is.",
             "Under attention groups it takes 0.3 times that.",
             "server_args.ServerArgs._handle_data_parallelism",
+            in_kernels=False,
         ),
         Rule(
             "charges_page",
@@ -118,6 +119,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "A request may have two tokens less than the pool.",
             "Its prompt is rounded up to pages, and a page and a token are left.",
             "mem_cache.allocator.base.BaseTokenToKVPoolAllocator.max_new_tokens_for_memory",
+            in_kernels=False,
         ),
         Rule(
             "reserves_pinned",
@@ -254,5 +256,5 @@ SETTINGS_SINCE: dict[str, dict[str, str]] = {
 
 
 def fields_of(engine: str) -> list[tuple[str, str]]:
-    """Fields of the kernels' record of settings, one for each rule of ``engine``."""
-    return [(rule.name, "i8") for rule in RULES[engine]]
+    """Fields of the kernels' record of settings, one for each rule of ``engine`` that kernels ask for."""
+    return [(rule.name, "i8") for rule in RULES[engine] if rule.in_kernels]

@@ -21,17 +21,23 @@ __all__ = ["UNLIMITED", "Parameter", "Policy", "Registry", "State", "read_polici
 
 #: What a router policy may see, in words.
 SIGHTS: dict[str, str] = {
-    "requests": "requests in flight, which the router counts itself",
-    "tokens": "prompt tokens in flight, which the router counts itself",
-    "blocks": "blocks of prompts in flight, which the router counts itself",
-    "prompts": "prompts that it sent before, and where",
-    "lengths": "lengths of prompts that it sent within a window",
-    "keys": "sessions, and where it sent them before",
-    "loads": "tokens that workers say they hold, when asked",
-    "metrics": "requests that wait and run and the share of KV memory in use, by workers' metrics",
-    "caches": "what workers have in HBM",
-    "capacity": "speed and price of workers",
+    "requests": "requests in flight",
+    "tokens": "prompt tokens in flight",
+    "blocks": "blocks of prompts in flight",
+    "prompts": "prompts that it sent",
+    "prefills": "which prefills have ended",
+    "lengths": "lengths of prompts that it sent",
+    "keys": "the session",
+    "prefixes": "the prompt's first tokens",
+    "loads": "tokens that workers say they hold",
+    "kv": "KV in use on workers",
+    "metrics": "queue, running requests and KV in use by workers' metrics",
+    "caches": "workers' HBM",
+    "speed": "workers' speed",
+    "price": "workers' price",
 }
+#: Those of them that workers tell; what the router sent and counts it knows by itself.
+_FROM_WORKERS = frozenset({"prefills", "loads", "kv", "metrics", "caches"})
 
 
 @dataclass(frozen=True)
@@ -41,11 +47,12 @@ class RouterPolicy(Policy):
     state: fields of ``Fleet.routes``. member_state: fields of ``Fleet.members``. reads_prompts: it keeps a picture of
     the workers' caches or of prompt lengths, of no use in front of decode workers. tracks: what the router has to keep
     while requests come and go: members by ``requests`` or ``tokens`` in flight, ``keys`` or ``blocks`` in flight. sees:
-    what it knows beyond the list of workers (a key of ``SIGHTS``). age: parameter that says how old that may be; "": it
-    is of now. approximates: parameter by which it may know caches by what it sent alone, the value under which they
-    tell it, and the parameter that says how long it remembers. cost: looks that a request costs it. product: router
-    that has it; "": none but hisearch. hash_order: ties go by an order of the workers that is drawn at each start,
-    which the product's hash map gives.
+    what it decides by, beyond the list of workers (keys of ``SIGHTS``). age: parameter that says how old that may be;
+    "": it is of now. remembers: how long it knows what it sent, in words; "" where it knows none. shares_load:
+    unrelated requests of one size, arriving together, spread evenly over equal workers. approximates: parameter by
+    which it may know caches by what it sent alone, the value under which they tell it, and the parameter that says how
+    long it remembers. cost: looks that a request costs it. product: router that has it; "": none but hisearch.
+    hash_order: ties go by an order of the workers that is drawn at each start, which the product's hash map gives.
     """
 
     state: tuple[State, ...] = ()
@@ -54,10 +61,22 @@ class RouterPolicy(Policy):
     tracks: tuple[str, ...] = ()
     sees: tuple[str, ...] = ()
     age: str = ""
+    remembers: str = ""
+    shares_load: bool = True
     approximates: tuple[str, str, str] | None = field(default=None, repr=False)
     cost: str = ""
     product: str = ""
     hash_order: bool = False
+
+    def __post_init__(self) -> None:
+        unknown = [sight for sight in self.sees if sight not in SIGHTS]
+        if unknown:
+            raise TypeError(f"sees: expected {', '.join(SIGHTS)}, got {', '.join(unknown)}")
+
+    @property
+    def asks_workers(self) -> bool:
+        """Whether it learns from workers, whether their caches, their metrics or the ends of their prefills."""
+        return not _FROM_WORKERS.isdisjoint(self.sees)
 
 
 @dataclass(frozen=True)
@@ -81,7 +100,8 @@ class EvictionPolicy(Policy):
     engine: SGLang's radix cache has it. stores: those behind it have it. recency: its order is that of the last access,
     for which leaves stand in a line. hits: it asks for hits, with every_hit for more than slru counts. newest_first: of
     what was used together the deepest goes last. priorities: it asks for the requests' priorities. next_use: it knows
-    the trace (an oracle). reach: it asks how far sequences reach. queues: it keeps two queues and remembers what it
+    the trace (an oracle). deepest_first: of a store's runs that were used together, the deepest goes first. reach: it
+    asks how far sequences reach. queues: it keeps two queues and remembers what it
     evicted, page by page. pages: what goes first in a cache of single pages (``validate cache``), "" where such a cache
     has no such policy.
     """
@@ -94,6 +114,7 @@ class EvictionPolicy(Policy):
     newest_first: bool = False
     priorities: bool = False
     next_use: bool = False
+    deepest_first: bool = True
     reach: bool = False
     queues: bool = False
     pages: str = ""
@@ -174,6 +195,16 @@ class ServerPolicy(Policy):
     needs: str = ""
 
 
+#: Traits that are words for people, or that only tests ask for.
+_NOT_FOR_KERNELS: dict[str, Any] = {"summary": "", "remembers": "", "shares_load": True, "deepest_first": True}
+
+
+def _without_words(policy: Policy) -> Policy:
+    """A declaration as far as kernels depend on it, but for its parameters."""
+    plain = {name: value for name, value in _NOT_FOR_KERNELS.items() if hasattr(policy, name)}
+    return replace(policy, parameters=(), **plain, **({"pages": "."} if getattr(policy, "pages", "") else {}))
+
+
 def kernel_text() -> str:
     """What kernels are compiled with of all declarations: codes, fields of records and traits, not descriptions.
 
@@ -192,7 +223,7 @@ def kernel_text() -> str:
         [
             (
                 name,
-                replace(policy, summary="", parameters=(), **({"pages": "."} if getattr(policy, "pages", "") else {})),
+                _without_words(policy),
                 [(parameter.name, parameter.dtype) for parameter in policy.parameters],
             )
             for registry in registries

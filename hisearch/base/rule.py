@@ -10,10 +10,11 @@ class Rule:
     """A decision that changed.
 
     Attributes:
-        name: field of the kernels' record of settings.
+        name: what it is called; a field of the kernels' record of settings.
         since: first release that decides so.
         before: what releases before it do. after: what it and later ones do.
         source: where the engine does it.
+        in_kernels: kernels ask for it. Others decide what kernels are given, and have no field there.
     """
 
     name: str
@@ -21,3 +22,4 @@ class Rule:
     before: str
     after: str
     source: str
+    in_kernels: bool = True

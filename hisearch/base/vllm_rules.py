@@ -40,6 +40,7 @@ VLLM_RULES: tuple[Rule, ...] = (
         "Admission counts all blocks of a request for layers with a sliding window too.",
         "It counts those of the window and of the tokens in flight, and one more.",
         "kv_cache_interface.SlidingWindowSpec.max_admission_blocks_per_request",
+        in_kernels=False,
     ),
     Rule(
         "frees_processed",
@@ -71,6 +72,7 @@ VLLM_RULES: tuple[Rule, ...] = (
         "They find those before the prompt's last token, and at the end of a prefix that full attention has "
         "further (prefix_cache_retention_interval 0).",
         "config.cache.CacheConfig.prefix_cache_retention_interval",
+        in_kernels=False,
     ),
     Rule(
         "exports_states",
@@ -79,6 +81,7 @@ VLLM_RULES: tuple[Rule, ...] = (
         "FlashInfer's kernels, on Hopper and Blackwell, export the state at a prompt's last full block from within "
         "its last chunk.",
         "model_executor.layers.mamba.gdn.qwen_gdn_linear_attn._resolve_gdn_prefill_backend",
+        in_kernels=False,
     ),
     Rule(
         "offloads_by_chunk",
@@ -90,6 +93,7 @@ VLLM_RULES: tuple[Rule, ...] = (
         "outputs too). Uses count when a request ends (0.31), thresholds by offers (0.30). Attention groups are "
         "refused.",
         "kv_connector.v1.offloading.scheduler.OffloadingConnectorScheduler, SchedulerOffloadConfig",
+        in_kernels=False,
     ),
     Rule(
         "defers_frees",

@@ -93,7 +93,7 @@ def plan_power(
     """Power of a worker with this split; no host power without ``host``. ffn: accelerators of its FFNs, if apart."""
     shares = [(host, split.ranks / host.accelerators)] if host is not None else []
     saving_w = _standby_saving_w(accelerator)
-    peer_j = _peer_bytes_per_token(split, model, apart=ffn is not None) * accelerator.peer_link.energy_j_per_byte
+    peer_j = _peer_bytes_per_token(split, model, separate_ffn=ffn is not None) * accelerator.peer_link.energy_j_per_byte
     if ffn is not None:
         shares += [(ffn.host, ffn.accelerators / ffn.host.accelerators)] if ffn.host is not None else []
         saving_w += _standby_saving_w(ffn.accelerator) * ffn.accelerators / split.ranks
@@ -135,18 +135,18 @@ def base_parts(host: HostSpec, share: float) -> BaseParts:
     return BaseParts(*(watts * share for watts in stated))
 
 
-def _peer_bytes_per_token(split: Parallelism, model: ModelSpec, *, apart: bool) -> float:
+def _peer_bytes_per_token(split: Parallelism, model: ModelSpec, *, separate_ffn: bool) -> float:
     """Bytes that a worker's ranks send each other for one token of one group: collectives of all layers, and sends.
 
-    Two all-reduces per layer and one for the embedding; the second where the FFN is not ``apart``. With several groups,
-    a gather and a scatter over the stage replace every second all-reduce.
+    Two all-reduces per layer and one for the embedding; the second unless ``separate_ffn``. With several groups, a
+    gather and a scatter over the stage replace every second all-reduce.
     """
     payload = _ACTIVATION_BYTES * model.hidden_size
     reduced = all_reduce_volume(1.0, split.tensor) * payload * split.tensor
     layers = (model.layers + 1) * reduced
     if split.attention_data > 1:
         layers += model.ffn_count * 2 * all_gather_volume(1.0, split.stage_ranks) * payload * split.stage_ranks
-    elif not apart:
+    elif not separate_ffn:
         layers += model.ffn_count * reduced
     return layers + (split.pipeline - 1) * payload
 

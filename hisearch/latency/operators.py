@@ -258,7 +258,7 @@ def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType, *, rereads_w
     if model.window_heads is None:
         return shape
     flops, query_bytes = _heads_cost(within)
-    apart = replace(
+    in_windows = replace(
         shape,
         kv_bytes_per_token=window_layer_kv_bytes_per_token(model, part, kv_dtype),
         prefill_flops_per_pair=flops,
@@ -266,7 +266,7 @@ def attention_shape(model: ModelSpec, part: Shard, kv_dtype: DType, *, rereads_w
         decode_flops_per_pair=flops,
         decode_query_bytes=query_bytes,
     )
-    return replace(shape, within=apart)
+    return replace(shape, within=in_windows)
 
 
 def _heads_cost(heads: LayerHeads) -> tuple[float, float]:
@@ -300,7 +300,7 @@ def _wide_operands(matrix: Matrix, weight_dtype: DType) -> DType:
 
 def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Operator]:
     """Memory-bound operators: norms with residual (both streams in and out), rotary and KV write, activation."""
-    dtype, apart = wide_dtype(weight_dtype), window_layers(model) if model.window_heads is not None else 0
+    dtype, separate = wide_dtype(weight_dtype), window_layers(model) if model.window_heads is not None else 0
     if model.compressed_attention is not None:
         rotated = (part.heads + 1) * model.head_dim
     elif model.mla is None:
@@ -311,10 +311,10 @@ def _elementwise(model: ModelSpec, part: Shard, weight_dtype: DType) -> list[Ope
     widths: list[tuple[str, int, float]] = [
         ("embedding", 1, 2 * model.hidden_size),
         *_residuals(model),
-        ("rotary_kv_write", cached_layers(model) - apart, 2 * rotated),
+        ("rotary_kv_write", cached_layers(model) - separate, 2 * rotated),
     ]
-    if apart:
-        widths.append(("window_rotary_kv_write", apart, 2 * _rotated(model, window_heads(model, part))))
+    if separate:
+        widths.append(("window_rotary_kv_write", separate, 2 * _rotated(model, window_heads(model, part))))
     if model.mla is not None and model.attention_output_gate:
         widths.append(("attention_gate", cached_layers(model), 3 * part.heads * model.mla.v_head_dim))
     if model.residual_block_layers:

@@ -50,7 +50,7 @@ def deployment_of(servers: Sequence[Facts], *, model: str, accelerator: str, pro
     return {"model": model, "profile": profile, "pools": kinds}
 
 
-def not_told(servers: Sequence[Facts]) -> list[str]:
+def unreported(servers: Sequence[Facts]) -> list[str]:
     """Settings that no server told and a simulation depends on, as sentences."""
     needed = {
         "engine.chunk_tokens": "tokens of a step",

@@ -15,7 +15,7 @@ from hisearch.specs.deployments.speculation import simulates_drafts
 #: Algorithms that are simulated, as chains of drafts; NEXTN, the model's own layer, is resolved to EAGLE.
 _METHODS = {"NEXTN": "mtp", "EAGLE": "eagle", "EAGLE3": "eagle3", "NGRAM": "ngram"}
 #: Settings beside which drafts are not simulated.
-_NOT_BESIDE = ("enable_mixed_chunk", "enable_priority_scheduling", "enable_dp_attention")
+_CONFLICTING = ("enable_mixed_chunk", "enable_priority_scheduling", "enable_dp_attention")
 #: Least acceptance of a position: a Deployment states none of 0.
 _LEAST = 1e-4
 _HALVINGS = 40
@@ -36,9 +36,9 @@ def drafts_of(arguments: Mapping[str, Any], metrics: Metrics) -> tuple[dict[str,
     if arguments.get(branches) not in (None, 1):
         return None, f"It drafts trees of tokens ({branches} {arguments[branches]}), which are not simulated."
     version = str(arguments.get("version", ""))
-    beside = [name for name in _NOT_BESIDE if arguments.get(name)]
-    if beside or not simulates_drafts(version):
-        where = f"beside {beside[0]}" if beside else f"of release {version}"
+    conflicting = [name for name in _CONFLICTING if arguments.get(name)]
+    if conflicting or not simulates_drafts(version):
+        where = f"beside {conflicting[0]}" if conflicting else f"of release {version}"
         return None, f"It drafts tokens ({algorithm}), which {where} is not simulated: deployment.yaml has none."
     head = arguments.get("speculative_draft_model_path")
     if method == "eagle" and head in (None, arguments.get("model_path")):

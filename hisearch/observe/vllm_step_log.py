@@ -113,7 +113,7 @@ class _Writer:
     def _run(self) -> None:
         try:
             self._write_rows()
-        except Exception:
+        except Exception:  # whatever fails in a log must not end the server that it is loaded into
             self.is_broken = True
             _logger.exception("hisearch step log: switched off, as its files could not be written")
 

@@ -249,7 +249,7 @@ def record_cases(cases: Iterable[Case], out: Path, record: Callable[[Case], dict
             recording = record(case)
         except EngineError:
             raise
-        except Exception as error:
+        except Exception as error:  # of the engine's own code, which may raise anything
             failed.append(case.name)
             print(f"{number}: {case.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             continue

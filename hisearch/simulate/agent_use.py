@@ -18,13 +18,13 @@ from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import CompiledTrace
 
 
-def doubts(plans: Sequence[WorkerPlan], trace: CompiledTrace) -> tuple[str, ...]:
+def caveats(plans: Sequence[WorkerPlan], trace: CompiledTrace) -> tuple[str, ...]:
     """What is doubtful about adapters and memories: of a workload whose deployment has none, or the other way round."""
     held = {kind.per for plan in plans if plan.agents is not None for kind in plan.agents.kinds}
-    return (*_adapter_doubts("adapter" in held, trace), *_memory_doubts("memory" in held, trace))
+    return (*_adapter_caveats("adapter" in held, trace), *_memory_caveats("memory" in held, trace))
 
 
-def _memory_doubts(held: bool, trace: CompiledTrace) -> tuple[str, ...]:
+def _memory_caveats(held: bool, trace: CompiledTrace) -> tuple[str, ...]:
     memories = 0 if trace.agents is None else len(np.unique(trace.agents.memory[trace.agents.memory >= 0]))
     if held and not memories:
         return (
@@ -39,7 +39,7 @@ def _memory_doubts(held: bool, trace: CompiledTrace) -> tuple[str, ...]:
     return ()
 
 
-def _adapter_doubts(held: bool, trace: CompiledTrace) -> tuple[str, ...]:
+def _adapter_caveats(held: bool, trace: CompiledTrace) -> tuple[str, ...]:
     if trace.agents is None:
         if not held:
             return ()

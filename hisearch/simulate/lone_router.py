@@ -112,7 +112,7 @@ class LoneRouter:
     def tell(self, worker: int, waiting: int, running: int, usage: float) -> None:
         """What the metrics of ``worker`` say: requests that wait and run, share of KV memory that they hold."""
         member = self._fleet.members[int(self._fleet.at_place[worker])]
-        member.waiting_told, member.running_told, member.usage_told = waiting, running, usage
+        member.scraped_waiting, member.scraped_running, member.scraped_kv_usage = waiting, running, usage
 
     def finish(self, request: int, worker: int) -> None:
         """``request`` has left ``worker``."""

@@ -52,7 +52,7 @@ def result_of(
         warnings=tuple(
             dict.fromkeys(
                 (
-                    *agent_use.doubts(plans, trace),
+                    *agent_use.caveats(plans, trace),
                     *(warning for worker in plans for warning in worker.costs.warnings),
                     *draft_use.notes([pool.plan for pool in plan.pools if pool.role != "prefill"], trace),
                 )

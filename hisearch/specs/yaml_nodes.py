@@ -51,7 +51,7 @@ def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
 
 #: Where libyaml and PyYAML read differently: white space but the blank and the newline, ``?`` inside plain text, tags
 #: of no name, an empty document after its marker, a comment right after ``|``. Such texts are read by PyYAML.
-_READ_APART = re.compile(r"[\t\r\x85\u2028\u2029\ufeff?!]|---|[|>][-+0-9]*#")
+_READ_OTHERWISE = re.compile(r"[\t\r\x85\u2028\u2029\ufeff?!]|---|[|>][-+0-9]*#")
 
 
 class _Loader(yaml.SafeLoader):
@@ -182,7 +182,7 @@ def load_yaml(text: str, path: Path | None = None) -> tuple[Any, Positions]:
 
 def _compose(text: str, path: Path | None) -> yaml.Node | None:
     """The document's node, by libyaml where it reads alike; what that refuses is read anew, for PyYAML's message."""
-    if yaml.__with_libyaml__ and not _READ_APART.search(text):
+    if yaml.__with_libyaml__ and not _READ_OTHERWISE.search(text):
         try:
             return _single_node(_FastLoader, text)
         except (yaml.YAMLError, RecursionError, UnicodeError):

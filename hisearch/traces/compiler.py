@@ -11,7 +11,7 @@ from hisearch.base.dtypes import F8
 from hisearch.specs.workloads.workload import FollowUps
 from hisearch.traces.agents import AgentArrays, frozen, reordered
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
-from hisearch.traces.distance_units import distance_doubt
+from hisearch.traces.distance_units import distance_caveat
 from hisearch.traces.history import proposal
 from hisearch.traces.models import RequestModels, chosen
 from hisearch.traces.models import frozen as frozen_models
@@ -87,8 +87,8 @@ def compile_trace(trace: Trace, name: str, follow_ups: FollowUps = "auto") -> Co
     )
     ids = [trace.request_ids[i] for i in order.tolist()]
     agents = None if trace.agents is None else reordered(trace.agents, order)
-    if agents is not None and (doubt := distance_doubt(agents, arrays.arrival_s, arrays.previous, arrays.think_s)):
-        warnings = (*warnings, doubt)
+    if agents is not None and (caveat := distance_caveat(agents, arrays.arrival_s, arrays.previous, arrays.think_s)):
+        warnings = (*warnings, caveat)
     models = chosen(trace.models, order)
     return freeze(name, arrays, ids, trace.skipped_rows, warnings, trace.block_tokens, agents, models, trace.notes)
 

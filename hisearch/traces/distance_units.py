@@ -22,7 +22,7 @@ _FEWEST = 5
 _IMPLAUSIBLE = 100.0
 #: Seconds and frames are distinguished where a frame takes so many seconds, or a second so many frames, and the median
 #: is off by that, within a factor.
-_APART, _ALIKE = 3.0, 1.5
+_FAR, _ALIKE = 3.0, 1.5
 #: Ratios at which milliseconds are supposed.
 _THOUSAND = (300.0, 3000.0)
 
@@ -34,7 +34,7 @@ class _Pairs(NamedTuple):
     real: F8
 
 
-def distance_doubt(agents: AgentArrays, arrival_s: F8, previous: I4, think_s: F8) -> str | None:
+def distance_caveat(agents: AgentArrays, arrival_s: F8, previous: I4, think_s: F8) -> str | None:
     """What is implausible about the hints at the ends of calls; None where nothing is, or too little is known.
 
     What comes is known by frames, and by recorded times or think times: answers take time beside these.
@@ -54,12 +54,12 @@ def distance_doubt(agents: AgentArrays, arrival_s: F8, previous: I4, think_s: F8
                 "frames (next_call_steps)"
             )
         real = (agents.behind[after] - agents.behind[agents.hint_trigger[own]]).astype(np.float64)
-        return _doubt(_pairs(steps, real), "frames", _frame_s(agents, think_s))
+        return _caveat(_pairs(steps, real), "frames", _frame_s(agents, think_s))
     trigger = agents.hint_trigger[own]
     directly = (previous[after] == trigger) & (agents.behind[after] < 0)
     real = np.where(directly, think_s[after], arrival_s[after] - arrival_s[trigger])
     said = np.where(agents.hint_steps[own] > 0, 0.0, agents.hint_after_s[own] + agents.hint_s[own])
-    return _doubt(_pairs(said, real), "s", 0.0)
+    return _caveat(_pairs(said, real), "s", 0.0)
 
 
 def _own_hints(agents: AgentArrays) -> tuple[I8, I8]:
@@ -87,13 +87,13 @@ def _frame_s(agents: AgentArrays, think_s: F8) -> float:
     return float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 0.0
 
 
-def _doubt(pairs: _Pairs, unit: str, frame_s: float) -> str | None:
+def _caveat(pairs: _Pairs, unit: str, frame_s: float) -> str | None:
     count = len(pairs.said)
     if count < _FEWEST:
         return None
     ratio = float(np.exp(np.median(np.log(pairs.said / pairs.real))))
     supposed = ""
-    if frame_s and max(frame_s, 1 / frame_s) >= _APART and 1 / _ALIKE < ratio / frame_s < _ALIKE:
+    if frame_s and max(frame_s, 1 / frame_s) >= _FAR and 1 / _ALIKE < ratio / frame_s < _ALIKE:
         supposed = f": as if seconds were taken for frames, of which one takes {frame_s:g} s"
     elif 1 / _IMPLAUSIBLE <= ratio <= _IMPLAUSIBLE:
         return None

@@ -11,7 +11,7 @@ import numpy as np
 from hisearch.traces.agents import label, of_sessions
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import freeze
-from hisearch.traces.distance_units import LOOK_WRONG, distance_doubt
+from hisearch.traces.distance_units import LOOK_WRONG, distance_caveat
 
 
 class EndedCall(NamedTuple):
@@ -82,9 +82,9 @@ def with_distances(
         hint_steps=seconds if frames else nothing,
     )
     arrays = trace.arrays
-    doubt = distance_doubt(hinted, arrays.arrival_s, arrays.previous, arrays.think_s)
+    caveat = distance_caveat(hinted, arrays.arrival_s, arrays.previous, arrays.think_s)
     cautions = tuple(caution for caution in trace.cautions if not caution.startswith(LOOK_WRONG))
     return freeze(
-        trace.name, arrays, trace.request_ids, trace.skipped_rows, (*cautions, doubt) if doubt else cautions,
+        trace.name, arrays, trace.request_ids, trace.skipped_rows, (*cautions, caveat) if caveat else cautions,
         trace.block_tokens, hinted, trace.models, trace.notes, trace.ignore_eos,
     )  # fmt: skip

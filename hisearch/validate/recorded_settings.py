@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from hisearch.latency.device_memory.state_pools import REQUEST_STATES
 from hisearch.specs.base import NonNegative, NonNegativeInt, Positive
@@ -34,7 +34,10 @@ class CopySettings(NamedTuple):
 
 
 class OffloadSettings(_Settings):
-    """``config.offload``: vLLM's OffloadingConnector. ``worker_apart``: a preemption's flush holds the worker alone."""
+    """``config.offload``: vLLM's OffloadingConnector.
+
+    ``own_processes``, in recordings ``worker_apart``: a preemption's flush holds the worker alone.
+    """
 
     capacity_tokens: Tokens
     to_host: CopySettings
@@ -42,7 +45,7 @@ class OffloadSettings(_Settings):
     block_size_factor: Tokens = 1
     eviction: Literal["lru", "arc"] = "lru"
     store_threshold: NonNegativeInt = 0
-    worker_apart: bool = False
+    own_processes: bool = Field(False, validation_alias=AliasChoices("own_processes", "worker_apart"))
 
 
 class LmcacheSettings(_Settings):
@@ -199,12 +202,12 @@ class SglangSettings(_Settings):
 
     @model_validator(mode="after")
     def _check(self) -> SglangSettings:
-        beside = {
+        others = {
             "hicache": self.hicache is not None,
             "enable_mixed_chunk": self.enable_mixed_chunk,
             "enable_priority_scheduling": self.enable_priority_scheduling,
         }
-        for name, given in beside.items():
+        for name, given in others.items():
             if self.speculation is not None and given:
                 raise ValueError(f"speculation beside {name} is not simulated")
         self._check_windows()

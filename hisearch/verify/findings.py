@@ -50,19 +50,19 @@ def _format_value(name: str, correction: Correction) -> str:
 def _format_uncertainty(name: str, diagnosis: Diagnosis) -> str:
     """The range of values that explain the requests equally well; "" where it is narrow."""
     low, high = diagnosis.ranges.get(name, (0.0, 0.0))
-    if is_told(name, low, high):
+    if is_narrow(name, low, high):
         return ""
     ends = _format_ends(name, low, high)
     text = f". These requests do not tell the value: anything between {ends} explains them as well"
     stand_ins = [term for term in TANGLED if term != name and name in TANGLED and term in diagnosis.ranges]
     for term in stand_ins:
         low, high = diagnosis.ranges[term]
-        if not is_told(term, low, high):
+        if not is_narrow(term, low, high):
             text += f", with {_TANGLED_TEXT[term]} between {_format_ends(term, low, high)}"
     return f"{text}; measure at a lower load to tell"
 
 
-def is_told(name: str, low: float, high: float) -> bool:
+def is_narrow(name: str, low: float, high: float) -> bool:
     """Whether a range is narrow enough for its best value to stand alone."""
     if name in SHARES:
         return high - low <= _NARROW_SHARE

@@ -45,13 +45,13 @@ def test_what_is_left_is_simulated_and_all_is_paid_for(result: StudyResult, stud
 def test_a_search_finds_what_holds_with_a_replica_away(
     result: StudyResult, study_file: Path, tmp_path: Path, hisearch: Hisearch
 ) -> None:
-    found = load_study(study_file, [ONE_DOWN]).run(workers=1, run_dir=tmp_path / "down")
-    assert found.recommendation is not None
-    best = found.recommendation.trial
+    outcome = load_study(study_file, [ONE_DOWN]).run(workers=1, run_dir=tmp_path / "down")
+    assert outcome.recommendation is not None
+    best = outcome.recommendation.trial
     assert best.deployment.pool.replicas >= 2
     left = resized(best.deployment, [best.deployment.pool.replicas - 1])
     assert result.simulation.evaluate(Job(2, left, {})).feasible
-    report = found.report_input()
+    report = outcome.report_input()
     assert "with 1 replica of each pool away" in next(c.text for c in cautions(report) if c.title == "Availability")
     assert report.spare is None
     readme = " ".join((tmp_path / "down" / "recommended" / "README.md").read_text().split())

@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     for name in ("llama3.1-8b", "llama2-70b"):
         lengths = zip(rng.integers(200, 1500, 500), rng.integers(1, 600, 500), strict=True)
-        text = "input_length,output_length\n" + "".join(f"{one},{other}\n" for one, other in lengths)
+        text = "input_length,output_length\n" + "".join(f"{inputs},{outputs}\n" for inputs, outputs in lengths)
         with gzip.open(tmp_path / "datasets" / f"{name}.csv.gz", "wt") as file:
             file.write(text)
     return tmp_path

@@ -25,15 +25,15 @@ def burst(requests: int, pause_s: float = 0.0) -> FrontEndSample:
     return FrontEndSample(requests, 0, 0.0, read_s + STREAM_S * (1 + others / 4), read_s + STREAM_S * (1 + others / 2))
 
 
-def late(beside: int) -> FrontEndSample:
+def late(streams: int) -> FrontEndSample:
     """Likewise of one request that comes while others are streamed."""
-    return FrontEndSample(1, beside, 0.0, OUTSIDE_S + STREAM_S * (1 + beside / 2), None)
+    return FrontEndSample(1, streams, 0.0, OUTSIDE_S + STREAM_S * (1 + streams / 2), None)
 
 
 SAMPLES = [
     *(alone(tokens) for tokens in (30.0, 100.0, 300.0, 1000.0, 2000.0, 4000.0)),
     *(burst(requests) for requests in (2, 4, 16)),
-    *(late(beside) for beside in (1, 7, 15)),
+    *(late(streams) for streams in (1, 7, 15)),
 ]
 
 
@@ -62,14 +62,14 @@ class TestClients:
     """A benchmark's client takes the place of the one that calibrated."""
 
     @staticmethod
-    def waited(client_s: float, beside: float) -> ClientSample:
+    def waited(client_s: float, streams: float) -> ClientSample:
         server_s = 30e-3
-        return ClientSample(60, server_s + OUTSIDE_S + client_s + STREAM_S * (1 + beside / 2), server_s, beside)
+        return ClientSample(60, server_s + OUTSIDE_S + client_s + STREAM_S * (1 + streams / 2), server_s, streams)
 
     @pytest.mark.parametrize("client_s", [-1e-3, 0.0, 2e-3])
     def test_its_own_time_is_found_again(self, client_s: float) -> None:
         fit = fit_front_end(SAMPLES)
-        seen = fit.of_client([self.waited(client_s, beside) for beside in (0.5, 3.0, 6.0)])
+        seen = fit.of_client([self.waited(client_s, streams) for streams in (0.5, 3.0, 6.0)])
         assert seen.client_s == pytest.approx(client_s, abs=5e-5)
         assert seen.times == fit.times.model_copy(update={"request_s": fit.times.request_s + seen.client_s})
 

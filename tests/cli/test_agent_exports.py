@@ -87,6 +87,6 @@ def test_an_export_is_replayed_in_a_closed_loop_and_searched(workdir: Path, hise
     assert np.isfinite(fast.result.requests.finish_s).all()
     assert fast.result.hints is not None
     np.testing.assert_array_less(fast.result.requests.arrival_s[follows], slow.result.requests.arrival_s[follows])
-    found = hisearch("run", "team.yaml", "--json", "-q")
-    assert found.code == 0
-    assert found.json["recommendation"]["metrics"]["usd_per_hour"] > 0
+    simulated = hisearch("run", "team.yaml", "--json", "-q")
+    assert simulated.code == 0
+    assert simulated.json["recommendation"]["metrics"]["usd_per_hour"] > 0

@@ -172,12 +172,12 @@ def test_a_study_s_places_for_adapters_that_nobody_has_are_doubted_on_screen_and
     table = "at,who,lora,in,out\n" + "".join(f"{k},agent {k % 3},plan,50,5\n" for k in range(30))
     (workdir / "own.csv").write_text(table)
     (workdir / "team.yaml").write_text(STUDY)
-    doubt = "the deployment has places for adapters, and the workload's 3 agents name none"
+    caveat = "the deployment has places for adapters, and the workload's 3 agents name none"
     for text, doubted in ((OWN, True), (OWN.replace("agent: who}", "agent: who, adapter: lora}"), False)):
         (workdir / "own.yaml").write_text(text)
         ran = hisearch("run", "team.yaml", "--out", f"runs/{doubted}", "-q")
         assert ran.code == 0
-        assert (f"Agents' objects: {doubt}" in " ".join(ran.out.split())) is doubted
+        assert (f"Agents' objects: {caveat}" in " ".join(ran.out.split())) is doubted
         report = " ".join((workdir / "runs" / str(doubted) / "report.html").read_text().split())
         assert ("places for adapters, and the workload" in report) is doubted
 

@@ -126,6 +126,12 @@ def _own(path: Path) -> None:
     path.write_text(table.text)
 
 
+def _classes(path: Path) -> None:
+    """Requests of two classes, a minute of them."""
+    rows = [f"{at / 2},{300 + 7 * at % 4000},{20 + at % 90},{at % 3 // 2}" for at in range(120)]
+    path.write_text("\n".join(["ts,prompt,answer,class", *rows]) + "\n")
+
+
 def _of_a_model(path: Path) -> None:
     """A trace whose requests name their model, to be merged with another's."""
     write_trace(in_arrival_order(asking_for(_generated(), "llama-3.1-8b")), path)
@@ -229,6 +235,7 @@ _MAKERS: dict[str, Callable[[Path], None]] = {
     "AzureLLMInferenceTrace_conv.csv": _azure,
     "spans.jsonl": _spans,
     "own.csv": _own,
+    "gateway.csv": _classes,
     "spend-logs.csv": _spend_logs,
     "my-model/config.json": _config,
     "a.yaml": _deployment,

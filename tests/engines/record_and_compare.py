@@ -97,13 +97,13 @@ def compare_router(router: Engine, cases: int, seed: int, feature: str) -> bool:
     title = f"{router.title}-{feature}" if feature else router.title
     out = ROOT / ".engines" / "recordings" / f"{title}-{seed}"
     record(router, out, "--random", str(cases), "--seed", str(seed), *(["--with", feature] if feature else []))
-    found = list(validate_routers(sorted(out.glob("*.json.gz"))))
-    wrong = [case for case in found if not case.ok]
-    choices = sum(case.choices for case in found)
-    print(f"{title}: {len(found) - len(wrong)} of {len(found)} recordings and their {choices} choices reproduced")
+    replayed = list(validate_routers(sorted(out.glob("*.json.gz"))))
+    wrong = [case for case in replayed if not case.ok]
+    choices = sum(case.choices for case in replayed)
+    print(f"{title}: {len(replayed) - len(wrong)} of {len(replayed)} recordings and their {choices} choices reproduced")
     for case in wrong:
         print(f"  {case.file}: {case.error or f'{case.choices - case.equal} of {case.choices} choices differ'}")
-    return not wrong and len(found) >= LEAST_RECORDED * cases
+    return not wrong and len(replayed) >= LEAST_RECORDED * cases
 
 
 def _step(case: SchedulerCase) -> str:

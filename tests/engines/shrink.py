@@ -90,9 +90,9 @@ def shrink(case: Case, differs: Differs, block_key: str, seconds: float = math.i
             if time.monotonic() > until:
                 return renamed(case)
             tried = candidates[start : start + MOST]
-            found = [one for one, still in zip(tried, differs(tried), strict=True) if still]
-            if found:
-                case = found[0]
+            differing = [trial for trial, still in zip(tried, differs(tried), strict=True) if still]
+            if differing:
+                case = differing[0]
                 print(f"{len(case['requests'])} requests, {length(case)} tokens", file=sys.stderr, flush=True)
                 break
         else:

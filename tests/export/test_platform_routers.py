@@ -59,7 +59,7 @@ def test_dynamo_s_frontend_takes_the_other_policies(policy: str) -> None:
 def test_workers_tell_dynamo_s_router_of_their_blocks(
     engine: str, build_deployment: Any, build_model: Any, build_accelerator: Any, tmp_path: Path
 ) -> None:
-    told = {}
+    events = {}
     for tracking in ("events", "approximate"):
         router = {"policy": "dynamo_kv", "block_tracking": tracking}
         deployment = build_deployment(engine={"name": engine}, router=router)
@@ -67,11 +67,11 @@ def test_workers_tell_dynamo_s_router_of_their_blocks(
         graph = list(yaml.safe_load_all((tmp_path / tracking / "dynamo/graph.yaml").read_text()))[-1]
         forms.check(graph, forms.DYNAMO)
         args = graph["spec"]["services"]["Worker"]["extraPodSpec"]["mainContainer"]["args"]
-        told[tracking] = [word for word in args if "kv-events-config" in word or "publish-events" in word]
+        events[tracking] = [word for word in args if "kv-events-config" in word or "publish-events" in word]
         if engine != "trtllm" and tracking == "events":
             assert json.loads(args[args.index("--kv-events-config") + 1])["publisher"] == "zmq"
-    assert len(told["events"]) == 1
-    assert told["approximate"] == []
+    assert len(events["events"]) == 1
+    assert events["approximate"] == []
 
 
 def test_llm_d_s_scheduler_has_the_simulated_scores() -> None:
@@ -132,14 +132,14 @@ def test_production_stack_s_router_is_in_front(
         if container["name"] == "router"
     )
     assert (router["image"], router["command"]) == ("lmcache/lmstack-router:latest", ["vllm-router"])
-    found = parse("production-stack", router["args"])
-    assert (found["--service-discovery"], found["--routing-logic"]) == (["k8s"], ["prefixaware"])
-    assert found["--k8s-port"] == found["--port"]
+    flags = parse("production-stack", router["args"])
+    assert (flags["--service-discovery"], flags["--routing-logic"]) == (["k8s"], ["prefixaware"])
+    assert flags["--k8s-port"] == flags["--port"]
 
     service = yaml.safe_load((tmp_path / "compose/compose.yaml").read_text())["services"]["router"]
     assert service["entrypoint"] == ["vllm-router"]
-    told = parse("production-stack", service["command"])
-    (urls,), (models,) = told["--static-backends"], told["--static-models"]
+    events = parse("production-stack", service["command"])
+    (urls,), (models,) = events["--static-backends"], events["--static-models"]
     assert len(urls.split(",")) == len(models.split(",")) == deployment.pool.replicas > 1
     assert models.startswith("${MODEL:-")
 

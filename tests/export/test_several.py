@@ -114,8 +114,8 @@ def role_of(pool: Any, flags: dict[str, list[str]]) -> None:
     elif pool.engine.name == "sglang":
         assert flags["--disaggregation-mode"] == [pool.role]
         assert ("--disaggregation-bootstrap-port" in flags) == (pool.role == "prefill")
-        told = pool.role == "prefill" and exported_release(pool.engine) == "0.5.9"
-        assert flags.get("--disaggregation-decode-tp") == (["2"] if told else None)
+        names_degree = pool.role == "prefill" and exported_release(pool.engine) == "0.5.9"
+        assert flags.get("--disaggregation-decode-tp") == (["2"] if names_degree else None)
         assert flags.get("--num-reserved-decode-tokens") == (["512"] if pool.role == "decode" else None)
     else:
         assert json.loads(flags["--kv-transfer-config"][0]) == {"kv_connector": "NixlConnector", "kv_role": "kv_both"}

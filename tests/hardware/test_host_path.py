@@ -84,7 +84,7 @@ def test_weights_are_streamed_over_what_slots_share() -> None:
         "attached": {"far": {"device": "cxl3-memory"}},
         "streamed": [{"device": "far", "layers": 8, "operators": ["ffn"]}],
     }
-    one, alike, four, behind = (
+    single, alike, four, behind = (
         _worker(shared=shared, ranks=ranks, devices=block).costs.seconds.token_s[1]
         for ranks, shared in ((1, False), (1, True), (4, False), (4, True))
     )
@@ -92,7 +92,7 @@ def test_weights_are_streamed_over_what_slots_share() -> None:
     link = CATALOGUE.get("Device", "cxl3-memory").spec.link
     assert link is not None
     # One rank has the whole switch, which is as wide as its own link or wider.
-    assert (alike > one) == (link.bandwidth_bytes_per_s > 75e9)
+    assert (alike > single) == (link.bandwidth_bytes_per_s > 75e9)
 
 
 def test_only_devices_of_the_host_lie_behind_it() -> None:

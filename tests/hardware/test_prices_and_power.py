@@ -194,13 +194,13 @@ def test_ffn_accelerators_draw_power_with_their_hosts():
         host(0.0).model_copy(update={"cpu_active_w": 160.0}),
     )
     model = Catalogue().get("Model", "llama-3.1-8b").spec
-    apart = plan_power(Parallelism(tensor=2), model, card, server, FfnPart(2.0, 4, card, server))
+    separate_ffn = plan_power(Parallelism(tensor=2), model, card, server, FfnPart(2.0, 4, card, server))
     together = plan_power(Parallelism(tensor=4), model, card, server)
     alone = plan_power(Parallelism(tensor=2), model, card, server)
-    assert apart.host_w == together.host_w == 2 * alone.host_w > 0
-    assert apart.cpu_w == together.cpu_w == 2 * alone.cpu_w > 0
-    assert apart.base_parts == together.base_parts
-    saved = [plan.standby_saving_w * plan.accelerators for plan in (apart, together)]
+    assert separate_ffn.host_w == together.host_w == 2 * alone.host_w > 0
+    assert separate_ffn.cpu_w == together.cpu_w == 2 * alone.cpu_w > 0
+    assert separate_ffn.base_parts == together.base_parts
+    saved = [plan.standby_saving_w * plan.accelerators for plan in (separate_ffn, together)]
     assert saved[0] == saved[1] > 0
 
 

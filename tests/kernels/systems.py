@@ -290,7 +290,7 @@ def with_lmcache(bare: WorkerPlan, settings: lmcache.LmcacheConfig) -> WorkerPla
         host_write=transfer_law(settings.to_host),
         network_read=transfer_law(settings.network),
         network_write=transfer_law(settings.network),
-        worker_apart=settings.worker_apart,
+        own_processes=settings.own_processes,
     )
     return replace(bare, tiers=tiers, movement=movement, workers_per_node=settings.workers_per_node)
 
@@ -569,7 +569,7 @@ def lmcache_systems() -> st.SearchStrategy[System]:
         save_decode=st.booleans(),
         network=COPY_LAWS,
         workers_per_node=st.sampled_from([1, 2, 2, 3]),
-        worker_apart=st.booleans(),
+        own_processes=st.booleans(),
     )
     return st.builds(replace, systems(vllm_engines(), repeats=True), lmcache=settings)
 

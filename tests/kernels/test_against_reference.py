@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from hisearch.base.policies import ROUTERS
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Result
 from hisearch.simulate.arrays import offload as offload_arrays
@@ -42,7 +43,7 @@ from tests.reference.restatement.vllm import StuckError
 from tests.reference.vllm_offload_store import OffloadConfig
 
 #: Policies that learn from workers, whether their caches, their metrics or the ends of their prefills.
-LOOKING = ("kv_aware", "dynamo_kv", "endpoint_picker", "prefix_aware", "prefix_cache")
+LOOKING = tuple(name for name, policy in ROUTERS.items() if policy.asks_workers)
 
 
 def _request_rows(outcome: ClusterOutcome) -> list[tuple[float, ...]]:

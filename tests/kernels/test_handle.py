@@ -129,4 +129,4 @@ def test_a_handle_of_another_layout_is_of_another_type() -> None:
     classes = [type("Bundle", (Handle,), {"FIELDS": layout}) for layout in layouts]
     around = [type("Around", (Handle,), {"FIELDS": {"inside": inner}}) for inner in classes]
     for same_name in (classes, around):
-        assert len({HandleType(one) for one in same_name}) == len(layouts)
+        assert len({HandleType(namesake) for namesake in same_name}) == len(layouts)

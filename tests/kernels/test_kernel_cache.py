@@ -205,7 +205,7 @@ def _stand_in(seen: Path) -> subprocess.Popen[str]:
 def test_a_first_run_compiles_the_event_loop_once_in_the_helper_that_began_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here: list[int] = []
+    in_process: list[int] = []
     monkeypatch.setattr(head_start, "COMPILED_KERNELS", tmp_path / "kernels")
     monkeypatch.setattr(head_start, "PREBUILT", tmp_path / "prebuilt")
     monkeypatch.setattr(head_start, "helper", lambda: _stand_in(tmp_path / "helped"))
@@ -213,14 +213,14 @@ def test_a_first_run_compiles_the_event_loop_once_in_the_helper_that_began_with_
     monkeypatch.setattr(compilation, "_processes", lambda: 2)
     monkeypatch.setattr(compilation, "event_loop_is_compiled", lambda: False)
     monkeypatch.setattr(compilation, "missing_of", list)
-    monkeypatch.setattr(compilation, "compile_part", here.append)
+    monkeypatch.setattr(compilation, "compile_part", in_process.append)
     head_start.begin()
     head_start.begin()  # a second time does nothing
     assert len(head_start._helpers) == 1
     compilation.prepare([la.SGLANG, la.VLLM, la.TRTLLM])
     helped = [int(line) for line in (tmp_path / "helped").read_text().split()]
     assert helped[0] == head_start.EVENT_LOOP
-    assert sorted(here + helped) == sorted([head_start.EVENT_LOOP, la.SGLANG, la.VLLM, la.TRTLLM])
+    assert sorted(in_process + helped) == sorted([head_start.EVENT_LOOP, la.SGLANG, la.VLLM, la.TRTLLM])
     assert head_start.take() is None
 
 

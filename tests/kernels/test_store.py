@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hisearch.base.policies import EVICTIONS
 from hisearch.kernels.cache import store, store_eviction
 from hisearch.kernels.fleet import cluster
 from hisearch.kernels.layout import sim as la
@@ -168,7 +169,7 @@ def path_of(slow: Store, trace_node: int) -> list[Page]:
     return slow.path(trace_node, 0, int(slow.trace.end_tokens[trace_node]))
 
 
-@pytest.mark.parametrize("policy", sorted({*STORE_EVICTIONS} - {"belady", "gdsf"}))
+@pytest.mark.parametrize("policy", sorted(name for name in STORE_EVICTIONS if EVICTIONS[name].deepest_first))
 def test_of_runs_used_together_the_deepest_goes_first(policy: str) -> None:
     """A store without what comes before is of no use: with all of a path used at once its end goes first."""
     sim, slow = empty(Setting(3, 1, 40, policy, math.inf, "lazy"))

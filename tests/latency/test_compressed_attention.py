@@ -250,7 +250,7 @@ def test_more_memory_never_holds_fewer_tokens() -> None:
 def test_a_decode_reads_its_window_and_its_entries() -> None:
     """By hand: a request of 100,000 tokens reads 128, at most 512 of 25,000, and 781 entries."""
     worker = attained_worker(ROOFLINE, priced())
-    one, context = np.array([1.0]), np.array([100_000.0])
+    single, context = np.array([1.0]), np.array([100_000.0])
     rate, entry = worker.rates.decode_attention, 584.0
     query = 2 * 8 * 512 * 2.0
     window = max(128 * 4 * 64 * 512 / _peak(rate), (128 * entry + query) / rate.bytes_per_s)
@@ -258,7 +258,7 @@ def test_a_decode_reads_its_window_and_its_entries() -> None:
     scored = max(25_000 * 2 * 64 * 128 / (rate.peak_flops["fp8"] * rate.flops_share), 25_000 * 132 / rate.bytes_per_s)
     everything = max(781.25 * 4 * 64 * 512 / _peak(rate), 781.25 * entry / rate.bytes_per_s)
     by_hand = 43 * window + 21 * (chosen + scored) + 20 * everything
-    assert worker.decode_s(one, context) == pytest.approx(by_hand)
+    assert worker.decode_s(single, context) == pytest.approx(by_hand)
 
 
 def _peak(rate: Any) -> float:

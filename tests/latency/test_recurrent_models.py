@@ -182,8 +182,8 @@ def test_no_cosines_without_rotary_embedding() -> None:
 def test_collectives_follow_mixers_and_ffns() -> None:
     """An all-reduce behind each of Super's 48 mixers and 40 FFNs, and one of the embedding."""
     peers, split, tokens = Collectives(None, 1e11, 1e-5), Parallelism(4), np.array([100.0])
-    one = peers.all_reduce_s(2.0 * 4096 * tokens, 4)
-    np.testing.assert_allclose(peers.step_s(split, SUPER, tokens), 89 * one)
+    single = peers.all_reduce_s(2.0 * 4096 * tokens, 4)
+    np.testing.assert_allclose(peers.step_s(split, SUPER, tokens), 89 * single)
     assert (
         launches_of(SUPER, split, None, "sglang", []).kernels
         - launches_of(SUPER, Parallelism(1), None, "sglang", []).kernels

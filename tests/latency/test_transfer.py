@@ -41,13 +41,15 @@ def _costs(accelerator: Any, engine: Any = "vllm", **settings: Any) -> CompiledC
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_an_accelerator_left_out_is_priced_within_the_stated_error(engine: Any) -> None:
     """With its generation left out too; the stated error is the root mean square over all of them and the laws' own."""
-    found = transfer.left_out(engine, AUTO.choices)
-    assert {name for name, _ in found} == set(BOARDS)
-    everything = np.concatenate(list(found.values()))
+    errors_left_out = transfer.left_out(engine, AUTO.choices)
+    assert {name for name, _ in errors_left_out} == set(BOARDS)
+    everything = np.concatenate(list(errors_left_out.values()))
     rms = np.sqrt(np.mean(np.square(everything)))
-    print(engine, {pair: f"{np.median(np.abs(errors)):.1%}" for pair, errors in found.items()}, f"RMS {rms:.1%}")
+    print(
+        engine, {pair: f"{np.median(np.abs(errors)):.1%}" for pair, errors in errors_left_out.items()}, f"RMS {rms:.1%}"
+    )
     assert np.hypot(rms, 0.10) <= transfer.TRANSFERRED_ERROR
-    assert all(np.median(np.abs(errors)) <= transfer.TRANSFERRED_ERROR for errors in found.values())
+    assert all(np.median(np.abs(errors)) <= transfer.TRANSFERRED_ERROR for errors in errors_left_out.values())
 
 
 @pytest.mark.parametrize("name", TRANSFERRED)
@@ -64,18 +66,18 @@ def test_what_is_carried_over_says_so(name: str) -> None:
 
 
 def test_the_nearest_is_nearest_in_bandwidth_peak_and_design() -> None:
-    found = {}
+    errors_left_out = {}
     for name in TRANSFERRED:
         choice = transfer.nearest(CATALOGUE.get("Accelerator", name).spec, VLLM)
         assert choice is not None
-        found[name] = choice.accelerator
-    assert len(found) == 15
-    assert found["a100-40gb"] == "a100-80gb"
+        errors_left_out[name] = choice.accelerator
+    assert len(errors_left_out) == 15
+    assert errors_left_out["a100-40gb"] == "a100-80gb"
     # By bandwidth and peak alone an H100 PCIe is nearer to an RTX PRO 6000, whose multiprocessors do a third.
-    assert found["h100-nvl"] == found["h100-pcie"] == "h100-sxm"
-    assert found["h200-nvl"] == "h200"
-    assert found["gh200"] in ("h100-sxm", "h200")
-    assert {found[name] for name in ("l40", "rtx-6000-ada", "rtx4090")} == {"l40s"}
+    assert errors_left_out["h100-nvl"] == errors_left_out["h100-pcie"] == "h100-sxm"
+    assert errors_left_out["h200-nvl"] == "h200"
+    assert errors_left_out["gh200"] in ("h100-sxm", "h200")
+    assert {errors_left_out[name] for name in ("l40", "rtx-6000-ada", "rtx4090")} == {"l40s"}
 
 
 def test_accelerators_that_were_measured_or_are_no_gpus_are_priced_as_before() -> None:

@@ -38,7 +38,7 @@ from hisearch.specs.deployments.pool import PoolSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.devices import DevicesSpec
 from hisearch.specs.models.model import ModelSpec, WindowHeadsSpec
-from hisearch.specs.models.windows import blocks_of_page, keeps_windows_apart, layer_kv_elements, seen_tokens
+from hisearch.specs.models.windows import blocks_of_page, keeps_window_pool, layer_kv_elements, seen_tokens
 from tests.engines.environments import ENGINES
 
 NAMES = ("gemma-4-26b-a4b", "gemma-4-31b", "mimo-v2-flash", "step-3.7-flash")
@@ -271,8 +271,8 @@ def test_a_block_of_any_group_takes_as_many_bytes(name: str, ranks: int, context
 
 
 def test_which_windows_sglang_keeps_apart() -> None:
-    apart = {name: keeps_windows_apart("sglang", model) for name, model in MODELS.items()}
-    assert apart == dict.fromkeys((*NAMES, "llama-4-scout"), True) | {"gemma-3-27b": False}
+    pools = {name: keeps_window_pool("sglang", model) for name, model in MODELS.items()}
+    assert pools == dict.fromkeys((*NAMES, "llama-4-scout"), True) | {"gemma-3-27b": False}
     # Gemma's model subtracts one from the window, those of MiMo and Step do not.
     assert [seen_tokens(MODELS[name]) for name in NAMES] == [1023, 1023, 128, 512]
 
@@ -324,9 +324,9 @@ def test_a_section_that_says_the_same_changes_nothing(model: ModelSpec) -> None:
     assert parameter_count(stated) == parameter_count(model)
     new, cached = np.array([1.0, 100.0, 4096.0]), np.array([5000.0, 0.0, 60_000.0])
     for worker in (peak_worker, fitted):
-        one, two = worker(priced(model)), worker(priced(stated))
+        first, two = worker(priced(model)), worker(priced(stated))
         for name, load in (("chunk_s", (new, cached)), ("decode_s", (new, 3000 * new)), ("token_s", (new,))):
-            np.testing.assert_allclose(getattr(one, name)(*load), getattr(two, name)(*load), rtol=1e-9)
+            np.testing.assert_allclose(getattr(first, name)(*load), getattr(two, name)(*load), rtol=1e-9)
 
 
 def test_windows_cost_what_their_heads_do() -> None:
@@ -361,12 +361,12 @@ def test_windows_cost_what_their_heads_do() -> None:
 
 
 def test_a_dense_ffn_in_parallel_reduces_by_itself_and_runs_first() -> None:
-    joined = GEMMA_26B.model_copy(update={"moe": GEMMA_26B.moe.model_copy(update={"shared_apart": False})})
+    joined = GEMMA_26B.model_copy(update={"moe": GEMMA_26B.moe.model_copy(update={"separate_shared": False})})
     collectives, split, tokens = Collectives(None, 1e11, 1e-5), Parallelism(2), np.array([16.0])
     more = collectives.step_s(split, GEMMA_26B, tokens) - collectives.step_s(split, joined, tokens)
     assert more == pytest.approx(30 * collectives.all_reduce_s(2.0 * 2816 * tokens, 2))
-    apart, together = (fitted(priced(model, 1)) for model in (GEMMA_26B, joined))
-    assert float(apart.token_s(tokens)[0]) > float(together.token_s(tokens)[0])
+    separate, together = (fitted(priced(model, 1)) for model in (GEMMA_26B, joined))
+    assert float(separate.token_s(tokens)[0]) > float(together.token_s(tokens)[0])
 
 
 def test_norms_and_the_soft_cap_are_operators() -> None:
@@ -396,12 +396,14 @@ def test_layers_take_the_law_of_their_heads() -> None:
         for law in laws.other_heads
     ]
     changed = document.model_copy(update={"laws": laws.model_copy(update={"other_heads": slow})})
-    one, four = np.array([1.0]), np.array([4.0])
+    single, four = np.array([1.0]), np.array([4.0])
     for model, layers in ((GEMMA_26B, 5), (MIMO, 0), (STEP, 0), (MODELS["gemma-3-27b"], 0)):
         usual, other = (ScaledEstimator("x", spec).worker(priced(model, 4)) for spec in (document, changed))
         more = other.decode_s(four, 4000 * four) - usual.decode_s(four, 4000 * four)
         assert float(more[0]) == pytest.approx(layers * 1e-3, abs=1e-12)
-        assert float((other.chunk_s(one, one) - usual.chunk_s(one, one))[0]) == pytest.approx(0.0, abs=1e-12)
+        assert float((other.chunk_s(single, single) - usual.chunk_s(single, single))[0]) == pytest.approx(
+            0.0, abs=1e-12
+        )
 
 
 def test_widths_without_a_law_are_said() -> None:

@@ -12,7 +12,7 @@ from hisearch.latency.device_memory.window_pools import divide, simulated
 from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.deployments.pool import PoolSpec
 from hisearch.specs.models.model import ModelSpec
-from hisearch.specs.models.windows import keeps_windows_apart
+from hisearch.specs.models.windows import keeps_window_pool
 
 GPT_OSS = GPT_OSS_120B.model_copy(update={"attention_sinks": True})
 #: Windows without sinks and chunks, as in Gemma 3.
@@ -28,11 +28,11 @@ def planned(model: ModelSpec, *, tensor_parallel: int = 2, **engine: object) -> 
 
 def test_which_models_have_pools() -> None:
     chunks = GEMMA_LIKE.model_copy(update={"windows_are_chunks": True})
-    assert keeps_windows_apart("sglang", GPT_OSS)
-    assert keeps_windows_apart("sglang", chunks)
-    assert not keeps_windows_apart("sglang", GEMMA_LIKE)
-    assert not keeps_windows_apart("sglang", LLAMA_8B)
-    assert not keeps_windows_apart("vllm", GPT_OSS)
+    assert keeps_window_pool("sglang", GPT_OSS)
+    assert keeps_window_pool("sglang", chunks)
+    assert not keeps_window_pool("sglang", GEMMA_LIKE)
+    assert not keeps_window_pool("sglang", LLAMA_8B)
+    assert not keeps_window_pool("vllm", GPT_OSS)
 
 
 @given(

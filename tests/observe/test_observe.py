@@ -106,9 +106,9 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} 600.
 def test_drafted_tokens_are_told_with_what_was_accepted(
     config: object, metrics: str, speculation: tuple[str, list[float], str | None] | None, note: str
 ) -> None:
-    drafts, doubt = drafts_of(config, parse_metrics(metrics))
-    assert re.search(note, doubt)
-    assert bool(note) == bool(doubt)
+    drafts, caveat = drafts_of(config, parse_metrics(metrics))
+    assert re.search(note, caveat)
+    assert bool(note) == bool(caveat)
     spec = None if drafts is None else SpeculationSpec.model_validate(drafts)
     assert (None if spec is None else (spec.method, spec.acceptance, spec.draft_weights)) == speculation
 
@@ -142,9 +142,9 @@ MEAN = "sglang:spec_accept_length 2.44\n"
 def test_sglangs_drafts_are_told_by_their_mean(
     arguments: dict[str, object], metrics: str, speculation: tuple[str, list[float], str | None] | None, note: str
 ) -> None:
-    drafts, doubt = sglang_drafts.drafts_of(SGLANG_DRAFTS | arguments, parse_metrics(metrics))
-    assert re.search(note, doubt)
-    assert bool(note) == bool(doubt)
+    drafts, caveat = sglang_drafts.drafts_of(SGLANG_DRAFTS | arguments, parse_metrics(metrics))
+    assert re.search(note, caveat)
+    assert bool(note) == bool(caveat)
     spec = None if drafts is None else SpeculationSpec.model_validate(drafts)
     assert (None if spec is None else (spec.method, spec.acceptance, spec.draft_weights)) == speculation
 
@@ -167,8 +167,8 @@ def test_lengths_of_the_fitted_load_have_the_exact_mean(tmp_path: Path) -> None:
     seen.write(tmp_path / "out")
     trace = load_trace(tmp_path / "out/workload.yaml")
     for name in ("input_tokens", "output_tokens"):
-        generated, told = getattr(trace.arrays, name).mean(), seen.window.histograms[name].mean
-        assert generated == pytest.approx(told, rel=0.04), name
+        generated, reported = getattr(trace.arrays, name).mean(), seen.window.histograms[name].mean
+        assert generated == pytest.approx(reported, rel=0.04), name
 
 
 def test_only_gets_are_sent_and_no_secret_is_written(tmp_path: Path) -> None:

@@ -221,10 +221,10 @@ def test_the_strategy_auto_is_that_of_the_engine(overlap: bool, page: int, expec
     assert slots_per_request(config | {"disable_radix_cache": True}) == 1
 
 
-@pytest.mark.parametrize("found", ["0.5.8", "0.5.12", "0.6.0"])
-def test_other_versions_are_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sglang, "installed_version", lambda _: found)
-    with pytest.raises(EngineError, match=f"sglang {found}: only 0.5.9 and 0.5.23"):
+@pytest.mark.parametrize("installed", ["0.5.8", "0.5.12", "0.6.0"])
+def test_other_versions_are_refused(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sglang, "installed_version", lambda _: installed)
+    with pytest.raises(EngineError, match=f"sglang {installed}: only 0.5.9 and 0.5.23"):
         sglang.version()
 
 

@@ -23,10 +23,10 @@ def test_names_are_shared_where_all_tokens_up_to_the_block_are() -> None:
     texts = {row["id"]: row["_tokens"] for row in rows}
     add_block_ids(rows, 8)
     shared = 0
-    for one, other in itertools.combinations(rows, 2):
-        for index, (name, same) in enumerate(zip(one["block_ids"], other["block_ids"], strict=False)):
+    for a, b in itertools.combinations(rows, 2):
+        for index, (name, same) in enumerate(zip(a["block_ids"], b["block_ids"], strict=False)):
             end = 8 * (index + 1)
-            assert (name == same) == (texts[one["id"]][:end] == texts[other["id"]][:end])
+            assert (name == same) == (texts[a["id"]][:end] == texts[b["id"]][:end])
             shared += name == same
     assert shared > 50
 
@@ -38,10 +38,10 @@ def test_tokens_are_equal_where_names_are() -> None:
     for row in rows:
         assert len(texts[row["id"]]) == row["input_tokens"] + row["output_tokens"]
         assert min(texts[row["id"]]) > 3
-    for one, other in itertools.combinations(rows, 2):
-        for index, (name, same) in enumerate(zip(one["block_ids"], other["block_ids"], strict=False)):
+    for a, b in itertools.combinations(rows, 2):
+        for index, (name, same) in enumerate(zip(a["block_ids"], b["block_ids"], strict=False)):
             span = slice(8 * index, 8 * index + 8)
-            assert (name == same) == (texts[one["id"]][span] == texts[other["id"]][span])
+            assert (name == same) == (texts[a["id"]][span] == texts[b["id"]][span])
 
 
 def test_rows_without_texts_share_nothing_and_given_names_stay() -> None:
@@ -65,6 +65,6 @@ def test_limits_samples_bursts_and_bounds() -> None:
     assert all(row["input_tokens"] + row["max_output_tokens"] <= 120 for row in rows)
     ends = {row["max_output_tokens"] > row["output_tokens"] for row in rows}
     assert ends == {True, False}
-    for one, other in zip(rows[::2], rows[1::2], strict=True):
-        assert one["_tokens"][: one["input_tokens"]] == other["_tokens"][: other["input_tokens"]]
-        assert one["id"][:-2] == other["id"][:-2]
+    for a, b in zip(rows[::2], rows[1::2], strict=True):
+        assert a["_tokens"][: a["input_tokens"]] == b["_tokens"][: b["input_tokens"]]
+        assert a["id"][:-2] == b["id"][:-2]

@@ -29,7 +29,7 @@ def cached_tokens(worker: Any, path: Sequence[tuple[int, int, int]], tokens: int
     return each * next((k for k, key in enumerate(keys) if worker.pool.find(key) is None), len(keys))
 
 
-def told_tokens(worker: Any) -> int:
+def load_answer(worker: Any) -> int:
     """What a worker answers when it is asked for its load: SGLang's tokens in use and waiting; -1 for others."""
     if not isinstance(worker, SglangWorker):
         return -1
@@ -37,7 +37,7 @@ def told_tokens(worker: Any) -> int:
     return worker.held_tokens + sum(request.input_tokens for request in waiting)
 
 
-def told_cache(worker: Any) -> tuple[int, int] | None:
+def cache_sizes(worker: Any) -> tuple[int, int] | None:
     """Tokens of a page and pages in all, which vLLM's metrics tell."""
     each = page_tokens(worker)
     return (each, worker.kv_capacity_tokens // each) if isinstance(worker, VllmWorker) else None

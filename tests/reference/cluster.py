@@ -26,7 +26,7 @@ from tests.reference.restatement.recording import Request, Step
 from tests.reference.restatement.vllm import StuckError
 
 from .block_routers import Metrics
-from .caches import cached_tokens, capacity_tokens, page_tokens, told_cache, told_tokens, waiting_requests
+from .caches import cache_sizes, cached_tokens, capacity_tokens, load_answer, page_tokens, waiting_requests
 from .router import Path, Router, RouterConfig
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Cluster:
             page_tokens(first),
             self._ask,
             self._scrape,
-            told_cache(first),
+            cache_sizes(first),
             int(trace.input_tokens.max(initial=0)),
         )
         self.outcomes: dict[int, RequestOutcome] = {}
@@ -185,7 +185,7 @@ class Cluster:
         return cached_tokens(self.engines[worker], path, tokens)
 
     def _ask(self, worker: int) -> int:
-        return told_tokens(self.engines[worker])
+        return load_answer(self.engines[worker])
 
     def _scrape(self, worker: int) -> Metrics:
         engine = self.engines[worker]

@@ -25,7 +25,7 @@ it is marked *assumed*. Rules of the tiers are in ``lmcache_store``.
   end-of-sequence token counts as any other. (build_connector_meta)
 - Loads begin when the device is free: before each, slots are copied to the device behind what it computes.
   (start_load_kv: slot_mapping.to)
-- *Assumed*, of ranks in processes of their own (``worker_apart``): the scheduler does not wait. A step's effect on the
+- *Assumed*, of ranks in processes of their own (``own_processes``): the scheduler does not wait. A step's effect on the
   tiers is decided when it is formed; chunks that it saves can be hit from the end of their copy on.
 """
 
@@ -78,7 +78,7 @@ class LmcacheConfig:
         save_decode: save outputs as well.
         network: law of a node's network, out and in.
         workers_per_node: workers of a node.
-        worker_apart: the worker runs in a process of its own, and does not hold the scheduler.
+        own_processes: the worker runs in a process of its own, and does not hold the scheduler.
     """
 
     to_host: CopyLaw
@@ -88,7 +88,7 @@ class LmcacheConfig:
     save_decode: bool = False
     network: CopyLaw = _AT_ONCE
     workers_per_node: int = 1
-    worker_apart: bool = False
+    own_processes: bool = False
 
     def sharing(self, tier: LmcacheTier, workers: int) -> int:
         """Workers to a store."""
@@ -220,7 +220,7 @@ class LmcacheWorker(VllmWorker):
                 )
                 self.store.save(reserved, at_s)
                 held_s = at_s
-        if not self.lmcache.worker_apart:
+        if not self.lmcache.own_processes:
             self.held_s = held_s
         return start_s, at_s
 

@@ -65,8 +65,8 @@ class Router:
         look: into their caches, of pages of ``page_tokens`` (kv_aware and dynamo_kv only, as the next). paths: to every
             node of the trace's prefix tree.
         ask: a worker for its load (power_of_two only).
-        scrape: a worker's metrics (endpoint_picker only). told_cache: tokens of a page and pages of a worker, where its
-            metrics tell them. longest_prompt: of all, in tokens (prefix_cache only).
+        scrape: a worker's metrics (endpoint_picker only). cache_sizes: tokens of a page and pages of a worker, where
+            its metrics tell them. longest_prompt: of all, in tokens (prefix_cache only).
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Router:
         page_tokens: int = 1,
         ask: Ask = lambda _worker: -1,
         scrape: Callable[[int], Metrics] = lambda _worker: Metrics(),
-        told_cache: tuple[int, int] | None = None,
+        cache_sizes: tuple[int, int] | None = None,
         longest_prompt: int = 0,
     ) -> None:
         self.config = config
@@ -103,7 +103,7 @@ class Router:
         self._trim_s = config.eviction_interval_s
         self._scrape = scrape
         self._scrape_s = 0.0
-        block_tokens, blocks = told_cache or (16, 31250)
+        block_tokens, blocks = cache_sizes or (16, 31250)
         self.dynamo = DynamoKv(config, workers, config.block_tokens or page_tokens)
         self.prefixes = PrefixAware(config, workers)
         self.shared = PrefixCache(config, workers, longest_prompt)

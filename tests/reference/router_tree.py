@@ -112,8 +112,8 @@ class RouterTree:
             stack += node.children.values()
 
 
-def _shared(one: Text, other: Text) -> int:
+def _shared(a: Text, b: Text) -> int:
     count = 0
-    while count < min(len(one), len(other)) and one[count] == other[count]:
+    while count < min(len(a), len(b)) and a[count] == b[count]:
         count += 1
     return count

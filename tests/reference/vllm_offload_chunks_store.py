@@ -194,13 +194,13 @@ class ChunkStore:
         missing = [key for key in keys if self.policy.get(key) is None]
         if self.threshold >= LEAST_THRESHOLD:
             missing = [key for key in missing if self.counts.get(key, 0) >= self.threshold]
-        found = [key for key in keys if (block := self.policy.get(key)) is not None and block.ready]
+        matched = [key for key in keys if (block := self.policy.get(key)) is not None and block.ready]
         new = [key for key in missing if key not in uses.missed]
         self.policy.miss(new)
         uses.missed.update(new)
-        used = set(missing) | set(found)
+        used = set(missing) | set(matched)
         self._use([key for key in keys if key in used], positions, uses)
-        uses.reused.update(key for key in found if key not in uses.inserted)
+        uses.reused.update(key for key in matched if key not in uses.inserted)
         short = len(self.policy.blocks()) + len(missing) - self.capacity
         if missing and short > 0:
             victims = self.policy.evict(short, set(keys))

@@ -84,14 +84,14 @@ def test_step_sees_arrivals_at_its_start_even_those_that_another_worker_causes()
 
 
 def test_power_of_two_takes_the_first_drawn_unless_the_second_told_less() -> None:
-    told = [7, 3, 5]
-    router = Router(RouterConfig("power_of_two", seed=9), 3, ask=told.__getitem__)
+    loads = [7, 3, 5]
+    router = Router(RouterConfig("power_of_two", seed=9), 3, ask=loads.__getitem__)
     expected = SplitMix64(9)
     for request in range(50):
         first = expected.next() % 3
         second = (first + 1 + expected.next() % 2) % 3
         pair = router.order[first], router.order[second]
-        assert router.dispatch(request, [(request + 1, 0, 9)]) == min(pair, key=told.__getitem__)
+        assert router.dispatch(request, [(request + 1, 0, 9)]) == min(pair, key=loads.__getitem__)
 
 
 def test_cache_aware_follows_the_first_that_came_that_way_then_the_fewest_requests() -> None:

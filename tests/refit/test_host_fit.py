@@ -498,9 +498,9 @@ class TestCommand:
         options = ("-o", out, "--errors", errors, "--leave-out", "none", "--processes", 1)
         ran = call("hosts", "--silicon", file, *options, "--json", "--quiet")
         assert ran.returncode == 0, ran.stderr
-        told = json.loads(ran.stdout)
-        assert told["runs"] == 2
-        assert set(told["errors"]) == {"fitted"}
+        printed = json.loads(ran.stdout)
+        assert printed["runs"] == 2
+        assert set(printed["errors"]) == {"fitted"}
         times = yaml.safe_load(out.read_text())["vllm"]
         assert HostTimes.model_validate({name: times[name] for name in HostTimes.model_fields}).implausible() == []
         assert set(yaml.safe_load(errors.read_text())) == {"vllm"}

@@ -17,10 +17,10 @@ from hisearch.report.pages.html import render
 from hisearch.report.pages.trades import price_change, trades
 from hisearch.report.words.terms import violation_of
 from hisearch.score.terms import TermCheck
-from hisearch.search.confidence.rival_bandwidth import BandwidthWin
+from hisearch.search.confidence.device_bandwidth import BandwidthWin
 from hisearch.search.model.deployments import hardware
 from hisearch.search.model.trial import Recommendation, Trial, price_of
-from hisearch.search.select.rivals import Rival, hardware_kind
+from hisearch.search.select.other_hardware import OtherHardware, hardware_kind
 from hisearch.specs.deployments.speculation import SpeculationSpec
 from tests.report.test_report_html import confidence_of
 
@@ -49,12 +49,12 @@ def test_a_missed_term_fills_its_gauge_at_most(build_input: Any) -> None:
 def test_the_three_trades_are_what_they_say(build_input: Any) -> None:
     data = build_input()
     best = data.recommendation.trial
-    cheaper, surer, faster = trades(data)
+    cheaper, likelier, faster = trades(data)
     assert cheaper.trial is not None
     assert price_of(cheaper.trial) == min(price_of(t) for t in data.trials if t.meets_slo)
     assert cheaper.change.startswith("−$")
-    assert surer.trial is None
-    assert "not looked into" in surer.effect
+    assert likelier.trial is None
+    assert "not looked into" in likelier.effect
     assert faster.trial is not None
     assert faster.trial.metrics["ttft_p99_s"] < best.metrics["ttft_p99_s"]
     assert trades(build_input(feasible=False)) == ()
@@ -98,9 +98,9 @@ def test_the_surer_one_is_the_chance_constrained_recommendation(build_input: Any
     other = next(trial for trial in data.front if price_of(trial) > price_of(data.recommendation.trial))
     stated = ChanceConstrained(other.number, "", 0.91, (0.83, 0.95), 64)
     data = dataclasses.replace(data, confidence=Confidence(chance=0.6, draws=64, chance_constrained=stated))
-    surer = trades(data)[1]
-    assert surer.trial is other
-    assert surer.effect == "91 % likely to hold the SLO, not 60 %"
+    likelier = trades(data)[1]
+    assert likelier.trial is other
+    assert likelier.effect == "91 % likely to hold the SLO, not 60 %"
     sure = trades(dataclasses.replace(data, confidence=Confidence(chance=0.97, draws=64)))[1]
     assert sure.effect == "Not needed: it holds with 97 %."
 
@@ -230,14 +230,14 @@ def test_other_hardware_says_when_it_would_win(build_input: Any) -> None:
     best, missed = data.recommendation.trial, next(trial for trial in data.trials if not trial.feasible)
     dearer = next(trial for trial in data.trials if trial.meets_slo and price_of(trial) > price_of(best))
     fared = (
-        Rival("with pim", dearer, "pim", "USD/hour", 0.6, 0.25),
-        Rival("with a slow pim", dearer, "slow-pim", "USD/hour", 0.6, None),
-        Rival("too slow", missed),
-        Rival("ruled out", None),
+        OtherHardware("with pim", dearer, "pim", "USD/hour", 0.6, 0.25),
+        OtherHardware("with a slow pim", dearer, "slow-pim", "USD/hour", 0.6, None),
+        OtherHardware("too slow", missed),
+        OtherHardware("ruled out", None),
     )
     wins = (BandwidthWin("with pim", "pim", 3, 9.0, 1.52), BandwidthWin("with a slow pim", "slow-pim", 3, 9.0, None))
-    shown = dataclasses.replace(data, rivals=fared, confidence=Confidence(bandwidths=wins))
-    rows = reasons.rival_rows(shown)
+    shown = dataclasses.replace(data, other_hardware=fared, confidence=Confidence(bandwidths=wins))
+    rows = reasons.hardware_rows(shown)
     assert [row.wins for row in rows] == [
         "pim at $0.25 per hour or less, now $0.60; 3 replicas do with 1.5 times its bandwidth",
         "not even with slow-pim for nothing; not with 4 times its bandwidth either",
@@ -255,10 +255,14 @@ def test_other_hardware_wins_at_the_price_of_what_is_likely(build_input: Any) ->
     kind = hardware_kind(dearer.deployment)
     row = {"item": "h200", "now_usd": 3.5, "usd": 3.24, "dearer": False, "trial": dearer.number, "held": 8, "draws": 8}
     known = Confidence(sensitivity={"prices": [row]})
-    (shown,) = reasons.rival_rows(dataclasses.replace(data, rivals=(Rival(kind, dearer),), confidence=known))
+    (shown,) = reasons.hardware_rows(
+        dataclasses.replace(data, other_hardware=(OtherHardware(kind, dearer),), confidence=known)
+    )
     assert shown.wins == f"h200 at $3.24 or less, now $3.50: {hardware(dearer.deployment)} holds in 8 of 8 draws"
     unlooked = Confidence(sensitivity={"prices": [row | {"draws": 0}]})
-    (shown,) = reasons.rival_rows(dataclasses.replace(data, rivals=(Rival(kind, dearer),), confidence=unlooked))
+    (shown,) = reasons.hardware_rows(
+        dataclasses.replace(data, other_hardware=(OtherHardware(kind, dearer),), confidence=unlooked)
+    )
     assert shown.wins == "by no price of its own"
 
 
@@ -326,15 +330,15 @@ def test_marks_that_coincide_are_one_mark_with_all_names(build_input: Any) -> No
         Named("chosen", best, ("Recommendation", "$9 an hour")),
         Named("cheaper", other, ("Cheaper", "$5 an hour")),
     ]
-    apart = decision(data, names)
-    assert apart is not None
-    assert len(apart.marks) == 2
+    separate = decision(data, names)
+    assert separate is not None
+    assert len(separate.marks) == 2
     twice = decision(data, [*names, Named("surer", best, ("Surer", "$9 an hour"))])
     assert twice is not None
     assert [mark.key for mark in twice.marks] == ["chosen", "cheaper"]
     assert [line for line, _ in twice.marks[0].texts] == ["Recommendation = surer", "$9 an hour"]
-    twin = dataclasses.replace(best, number=max(trial.number for trial in data.trials) + 1)
-    beside = dataclasses.replace(data, trials=(*data.trials, twin))
-    near = decision(beside, [names[0], Named("cheaper", twin, ("Cheaper", "$8.99 an hour"))])
+    equal_plan = dataclasses.replace(best, number=max(trial.number for trial in data.trials) + 1)
+    next_to = dataclasses.replace(data, trials=(*data.trials, equal_plan))
+    near = decision(next_to, [names[0], Named("cheaper", equal_plan, ("Cheaper", "$8.99 an hour"))])
     assert near is not None
     assert [line for line, _ in near.marks[0].texts] == ["Recommendation ≈ cheaper", "$9 an hour"]

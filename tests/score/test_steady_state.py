@@ -69,15 +69,15 @@ def test_a_burst_is_no_trend() -> None:
 def test_a_day_that_clears_its_rush_hour_is_no_overload_and_one_that_does_not_is() -> None:
     """Each cycle has a rush of four times the traffic: by parts of the day the queue rises; by days it does not."""
     rng, cycle_s = np.random.default_rng(2), 600.0
-    one = np.sort(np.concatenate((poisson(5.0, cycle_s, rng), 200.0 + poisson(15.0, 200.0, rng))))
+    cycle = np.sort(np.concatenate((poisson(5.0, cycle_s, rng), 200.0 + poisson(15.0, 200.0, rng))))
     stretch = stretch_of(3 * cycle_s, cycle_s)
-    arrival_s = np.concatenate([one + k * cycle_s for k in range(4)])
+    arrival_s = np.concatenate([cycle + k * cycle_s for k in range(4)])
     arrival_s = arrival_s[arrival_s < stretch.total_s]
-    clears = single_server(arrival_s, np.full(len(arrival_s), 0.8 * cycle_s / len(one)))
+    clears = single_server(arrival_s, np.full(len(arrival_s), 0.8 * cycle_s / len(cycle)))
     assert (clears.finish_s - clears.arrival_s).max() > 60.0
     assert queue_growth_rps(clears, stretch) == 0.0
-    keeps = single_server(arrival_s, np.full(len(arrival_s), 1.1 * cycle_s / len(one)))
-    assert queue_growth_rps(keeps, stretch) == pytest.approx(len(one) / cycle_s * (1 - 1 / 1.1), rel=0.3)
+    keeps = single_server(arrival_s, np.full(len(arrival_s), 1.1 * cycle_s / len(cycle)))
+    assert queue_growth_rps(keeps, stretch) == pytest.approx(len(cycle) / cycle_s * (1 - 1 / 1.1), rel=0.3)
 
 
 @pytest.mark.parametrize(("span_s", "cycle_s"), [(600.0, 0.0), (600.0, 100.0), (600.0, 400.0), (600.0, 86400.0)])

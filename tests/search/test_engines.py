@@ -80,12 +80,12 @@ def test_sizes_of_the_window_pool_are_tried_where_there_is_one() -> None:
     assert pool_dimensions(SearchSpaceSpec(execution=space))["window_pool"] == (0.1,)
     problem = make_problem()
     problem = replace(problem, space=problem.space.model_copy(update={"execution": space}))
-    for apart in (True, False):
-        asked = replace(problem, windows_apart=frozenset({"sglang"} if apart else ()))
+    for has_pool in (True, False):
+        asked = replace(problem, window_pool_engines=frozenset({"sglang"} if has_pool else ()))
         pool = PoolSpec(accelerator="fast", engine=EngineSpec(name="sglang"))
         near = changed(asked, deployment_of(problem.model, problem.profile, pool, 1, RouterSpec()))
         ratios = {other.pool.engine.swa_full_tokens_ratio for other in near}
-        assert ratios == ({0.1, 0.8} if apart else {0.8})
+        assert ratios == ({0.1, 0.8} if has_pool else {0.8})
     small = PoolSpec(accelerator="fast", engine=EngineSpec(name="sglang", swa_full_tokens_ratio=0.1))
     assert parameters_of(deployment_of(problem.model, problem.profile, small, 1, RouterSpec()))["window_pool"] == 0.1
 

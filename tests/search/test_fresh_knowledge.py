@@ -51,8 +51,8 @@ def make_assessor() -> Assessor:
 def test_what_is_old_becomes_new(router: dict[str, Any], setting: str) -> None:
     fresh = with_fresh_knowledge(behind(**router))
     assert fresh is not None
-    deployment, found = fresh
-    assert found == setting
+    deployment, freshened = fresh
+    assert freshened == setting
     assert getattr(deployment.router, setting) == 0.0
     assert deployment.router.policy == router["policy"]
 

@@ -376,7 +376,7 @@ def test_a_study_finds_the_order_that_keeps_urgent_requests_fast(tmp_path: Path)
         .replace("chat-multiturn, limit: 300", "mixed.csv")
         .replace("[64]", "[64]\n      schedules: SCH")
     )
-    found = {}
+    feasible = {}
     for schedules in ("[fcfs]", "[fcfs, priority]"):
         phrase = "'ttft p90 < 600ms for priority 0, ttft p90 < 100s'"
         path.write_text(
@@ -384,10 +384,10 @@ def test_a_study_finds_the_order_that_keeps_urgent_requests_fast(tmp_path: Path)
             .replace("slo: interactive-chat", f"slo: {phrase}")
             .replace("accelerators: [h100-sxm]", "accelerators: [h100-sxm]\n      max_replicas: 2")
         )
-        outcome = load_study(path).run(workers=1, run_dir=tmp_path / f"run{len(found)}").outcome
-        found[schedules] = [trial for trial in outcome.trials if trial.feasible]
-    assert not found["[fcfs]"]
-    assert {trial.deployment.pool.engine.schedule for trial in found["[fcfs, priority]"]} == {"priority"}
+        outcome = load_study(path).run(workers=1, run_dir=tmp_path / f"run{len(feasible)}").outcome
+        feasible[schedules] = [trial for trial in outcome.trials if trial.feasible]
+    assert not feasible["[fcfs]"]
+    assert {trial.deployment.pool.engine.schedule for trial in feasible["[fcfs, priority]"]} == {"priority"}
 
 
 def test_a_class_that_no_request_has_is_refused_with_its_term(tmp_path: Path) -> None:

@@ -224,11 +224,11 @@ def test_a_policy_that_no_engine_has_is_said_beside_what_can_be_deployed() -> No
         with_agents(make_trial(number, 0.5, 4.0, usd), policy)
         for number, usd, policy in ((0, 3.0, "queued"), (1, 2.0, "distance"))
     )
-    found = recommend([today, foresight], OBJECTIVES)
-    assert found is not None
-    assert found.trial.number == 0
-    assert "With the policy distance, which no release of the engine has" in found.reason
-    assert "$2.00 per hour" in found.reason
+    chosen = recommend([today, foresight], OBJECTIVES)
+    assert chosen is not None
+    assert chosen.trial.number == 0
+    assert "With the policy distance, which no release of the engine has" in chosen.reason
+    assert "$2.00 per hour" in chosen.reason
     alone = recommend([foresight], OBJECTIVES)
     assert alone is not None
     assert alone.trial.number == 1

@@ -20,7 +20,7 @@ def test_every_policy_is_known_with_its_parameters() -> None:
 
 
 #: The default alone of every parameter, by its key in a search space.
-ONE = {
+ONE_VALUE_EACH = {
     parameter.search_key or parameter.name: [parameter.default]
     for policy in ROUTERS.values()
     for parameter in policy.parameters
@@ -29,7 +29,7 @@ ONE = {
 
 @pytest.mark.parametrize("policy", get_args(RouterName))
 def test_each_policy_is_there_once_with_its_usual_parameters(policy: RouterName) -> None:
-    (router,) = RoutingSpace(policies=[policy], **ONE).routers(policy)
+    (router,) = RoutingSpace(policies=[policy], **ONE_VALUE_EACH).routers(policy)
     assert router == RouterSpec(policy=policy)
     assert set(router.parameters()) <= {parameter.name for parameter in ROUTERS[policy].parameters}
 
@@ -38,14 +38,16 @@ def test_parameters_without_effect_make_no_routing_configs() -> None:
     space = RoutingSpace(policies=["consistent_hash"], hash_key=["session", "prefix"], prefix_tokens=[128, 256])
     assert [router.parameters().get("prefix_tokens") for router in router_configs(space)] == [None, 128, 256]
     space = RoutingSpace(
-        policies=["cache_aware"], **ONE | {"max_tree_characters": [None, 1000], "eviction_interval_s": [30.0, 60.0]}
+        policies=["cache_aware"],
+        **ONE_VALUE_EACH | {"max_tree_characters": [None, 1000], "eviction_interval_s": [30.0, 60.0]},
     )
     assert len(router_configs(space)) == 4
 
 
 def test_thresholds_of_bucket_are_its_own() -> None:
     space = RoutingSpace(
-        policies=["cache_aware", "bucket"], **ONE | {"balance_abs_threshold": [4], "bucket_abs_threshold": [7, 8]}
+        policies=["cache_aware", "bucket"],
+        **ONE_VALUE_EACH | {"balance_abs_threshold": [4], "bucket_abs_threshold": [7, 8]},
     )
     assert [(r.policy, r.balance_abs_threshold) for r in router_configs(space)] == [
         ("cache_aware", 4), ("bucket", 7), ("bucket", 8),

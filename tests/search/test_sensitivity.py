@@ -32,8 +32,8 @@ from hisearch.search.confidence.uncertainty import REGIMES
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.trial import Trial
+from hisearch.search.select.other_hardware import hardware_kind, other_hardware
 from hisearch.search.select.price_sensitivity import Checked, PriceBreakEven, price_break_evens
-from hisearch.search.select.rivals import hardware_kind, rivals
 from hisearch.search.select.setting_sensitivity import single_changes
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.deployments.tiers import MovementSpec, TierSpec
@@ -218,17 +218,17 @@ def test_other_hardware_wins_up_to_its_price_and_not_above(kinds: list[tuple[str
     meeting = [trial for trial in trials if trial.feasible]
     assume(meeting)
     best = min(meeting, key=lambda trial: (trial.metrics["usd_per_hour"], trial.number))
-    found = rivals(prices, trials, best)
+    compared = other_hardware(prices, trials, best)
     own = hardware_kind(best.deployment)
-    assert {rival.hardware for rival in found} == {hardware_kind(trial.deployment) for trial in trials} - {own}
-    for rival in found:
-        of_kind = [trial for trial in meeting if hardware_kind(trial.deployment) == rival.hardware]
-        assert rival.trial.feasible == bool(of_kind)
-        if rival.win_usd is None:
+    assert {other.hardware for other in compared} == {hardware_kind(trial.deployment) for trial in trials} - {own}
+    for other in compared:
+        of_kind = [trial for trial in meeting if hardware_kind(trial.deployment) == other.hardware]
+        assert other.trial.feasible == bool(of_kind)
+        if other.win_usd is None:
             continue
-        assert rival.trial is min(of_kind, key=lambda trial: (trial.metrics["usd_per_hour"], trial.number))
-        for usd, wins in ((0.999 * rival.win_usd, True), (1.001 * rival.win_usd, False)):
-            at = prices.at({rival.item: usd})
+        assert other.trial is min(of_kind, key=lambda trial: (trial.metrics["usd_per_hour"], trial.number))
+        for usd, wins in ((0.999 * other.win_usd, True), (1.001 * other.win_usd, False)):
+            at = prices.at({other.item: usd})
             assert (min(at.cost(trial.deployment) for trial in of_kind) < at.cost(best.deployment)) == wins
 
 
@@ -257,10 +257,10 @@ def test_attached_devices_have_a_price_to_win_at() -> None:
         replace(make_trial(number, 1.0, 5.0, prices.cost(deployment)), deployment=deployment)
         for number, deployment in enumerate(deployments)
     ]
-    (rival,) = rivals(prices, trials, trials[0])
-    assert rival.hardware == "h100-sxm with 1 hbm2-pim (decode_attention)"
-    assert (rival.item, rival.now_usd) == ("hbm2-pim", 0.6)
-    assert rival.win_usd == pytest.approx(0.3)
+    (other,) = other_hardware(prices, trials, trials[0])
+    assert other.hardware == "h100-sxm with 1 hbm2-pim (decode_attention)"
+    assert (other.item, other.now_usd) == ("hbm2-pim", 0.6)
+    assert other.win_usd == pytest.approx(0.3)
 
 
 def test_trials_that_differ_in_one_thing_are_found() -> None:

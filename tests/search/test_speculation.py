@@ -39,7 +39,7 @@ from hisearch.traces.trace import make_trace
 from tests.search.fakes import make_problem, make_trial
 
 CATALOGUE = Catalogue()
-ONE, THREE = (
+ONE_TOKEN, THREE_TOKENS = (
     SpeculationSpec(method="eagle3", draft_tokens=count, acceptance=[0.8, 0.7, 0.6][:count]) for count in (1, 3)
 )
 #: Contexts of 100 tokens on average while 100 tokens are decoded.
@@ -64,7 +64,7 @@ def drafts_in(pool: PoolSpec) -> int:
 
 
 def test_stage_1_tries_each_under_vllm_and_sglang() -> None:
-    problem = drafting_problem(None, ONE, THREE)
+    problem = drafting_problem(None, ONE_TOKEN, THREE_TOKENS)
     tried = [(pool.engine.name, drafts_in(pool)) for pools, _ in groups(problem) for pool in pools]
     for engine in ("vllm", "sglang"):
         assert {drafts for name, drafts in tried if name == engine} == {0, 1, 3}
@@ -74,51 +74,51 @@ def test_stage_1_tries_each_under_vllm_and_sglang() -> None:
 
 
 def test_a_worker_that_drafts_is_kept_beside_one_that_does_not() -> None:
-    report = search_execution(drafting_problem(None, ONE), keep=24)
+    report = search_execution(drafting_problem(None, ONE_TOKEN), keep=24)
     assert {drafts_in(candidate.pool) for candidate in report.kept} >= {0, 1}
     assert len({candidate.group for candidate in report.sized if candidate.pool.engine.name == "vllm"}) == 12
 
 
 def test_tiers_and_drafts_are_not_tried_together() -> None:
-    problem = drafting_problem(None, ONE)
+    problem = drafting_problem(None, ONE_TOKEN)
     report = search_execution(problem, keep=24)
     assert not any(c.pool.tiers for c in report.sized if c.pool.engine.speculation is not None)
     only_tiers = [tier.model_copy(update={"gib": [64.0]}) for tier in problem.space.cache.tiers]
-    forced = search_execution(drafting_problem(None, ONE, tiers=only_tiers), keep=24)
+    forced = search_execution(drafting_problem(None, ONE_TOKEN, tiers=only_tiers), keep=24)
     assert not any(candidate.pool.engine.speculation for candidate in forced.sized)
     assert forced.skipped["no cache tiers suit"] > 0
     choice = TierChoice((TierSpec(medium="ddr5", gib=64),), MovementSpec(), "lru")
-    assert with_cache(deployment(ONE), memory_fraction=0.9, choice=choice).pool.tiers == []
+    assert with_cache(deployment(ONE_TOKEN), memory_fraction=0.9, choice=choice).pool.tiers == []
 
 
 def test_other_drafts_are_neighbours_with_the_overlap_that_goes_with_them() -> None:
-    problem = drafting_problem(None, ONE, NGRAM)
-    near = [found.pool for found in changed(problem, deployment(None))]
+    problem = drafting_problem(None, ONE_TOKEN, NGRAM)
+    near = [neighbour.pool for neighbour in changed(problem, deployment(None))]
     assert {drafts_in(pool) for pool in near} == {0, 1, 2}
     assert all(pool.engine.overlap == (pool.engine.speculation != NGRAM) for pool in near)
-    back = [found.pool.engine for found in changed(problem, deployment(NGRAM))]
+    back = [neighbour.pool.engine for neighbour in changed(problem, deployment(NGRAM))]
     assert all(engine.overlap for engine in back if engine.speculation is None)
 
 
 def test_names_and_dimensions() -> None:
-    assert describe(deployment(THREE)) == "1 × fast · vLLM · 3 drafted tokens (eagle3)"
-    assert describe_each([deployment(ONE), deployment(THREE)])[0].endswith("1 drafted token (eagle3)")
-    assert parameters_of(deployment(THREE))["speculation"] == "3 drafted tokens (eagle3)"
+    assert describe(deployment(THREE_TOKENS)) == "1 × fast · vLLM · 3 drafted tokens (eagle3)"
+    assert describe_each([deployment(ONE_TOKEN), deployment(THREE_TOKENS)])[0].endswith("1 drafted token (eagle3)")
+    assert parameters_of(deployment(THREE_TOKENS))["speculation"] == "3 drafted tokens (eagle3)"
     assert "speculation" not in parameters_of(deployment(None))
     labels = ("1 drafted token (eagle3)", "3 drafted tokens (eagle3)")
-    assert pool_dimensions(drafting_problem(None, ONE, THREE).space)["speculation"] == labels
+    assert pool_dimensions(drafting_problem(None, ONE_TOKEN, THREE_TOKENS).space)["speculation"] == labels
     assert "speculation" not in pool_dimensions(make_problem().space)
 
 
 def test_the_sentence_of_a_recommendation_names_drafts() -> None:
     batch = "with chunks of 8,192 tokens and up to 256 running requests"
-    assert text("deployment", "memory", deployment(THREE).pool) == f"{batch}, 3 drafted tokens (eagle3)"
+    assert text("deployment", "memory", deployment(THREE_TOKENS).pool) == f"{batch}, 3 drafted tokens (eagle3)"
     assert text("deployment", "memory", deployment(None).pool) == batch
 
 
 def test_other_engines_draft_where_they_can() -> None:
-    assert on_engine(deployment(ONE), "sglang").pool.engine.speculation == ONE
-    assert on_engine(deployment(ONE), "trtllm", page_tokens=32).pool.engine.speculation is None
+    assert on_engine(deployment(ONE_TOKEN), "sglang").pool.engine.speculation == ONE_TOKEN
+    assert on_engine(deployment(ONE_TOKEN), "trtllm", page_tokens=32).pool.engine.speculation is None
     by_sglang = on_engine(deployment(NGRAM), "sglang")
     assert by_sglang.pool.engine.overlap
     assert not on_engine(by_sglang, "vllm").pool.engine.overlap
@@ -133,10 +133,14 @@ def test_drafts_say_whose_they_are() -> None:
         pools = [pool("prefill", prefill), pool("decode", decode)]
         return deployment(None).model_copy(update={"pools": pools})
 
-    assert drafts_of(both(None, THREE)) == "3 drafted tokens (eagle3) in decode"
-    assert drafts_of(both(THREE, THREE)) == drafts_of(deployment(THREE)) == "3 drafted tokens (eagle3)"
+    assert drafts_of(both(None, THREE_TOKENS)) == "3 drafted tokens (eagle3) in decode"
+    assert (
+        drafts_of(both(THREE_TOKENS, THREE_TOKENS))
+        == drafts_of(deployment(THREE_TOKENS))
+        == "3 drafted tokens (eagle3)"
+    )
     several = "1 drafted token (eagle3) in prefill and 3 drafted tokens (eagle3) in decode"
-    assert drafts_of(both(ONE, THREE)) == several
+    assert drafts_of(both(ONE_TOKEN, THREE_TOKENS)) == several
     assert drafts_of(both(None, None)) == ""
     assert hardware(both(None, None)) == "2 × fast for prefill + 2 × fast for decode"
 
@@ -151,7 +155,7 @@ def drafting(number: int, usd: float, speculation: SpeculationSpec | None, **cha
 
 
 def test_whether_drafts_pay_is_said_with_the_price_of_the_other() -> None:
-    three, none, dear = drafting(0, 4.0, THREE), drafting(1, 5.5, None), drafting(2, 7.0, None)
+    three, none, dear = drafting(0, 4.0, THREE_TOKENS), drafting(1, 5.5, None), drafting(2, 7.0, None)
     sliced, missing = drafting(3, 3.0, None, slice_fraction=0.5), drafting(4, 3.0, None, feasible=False)
     said = describe_speculation(three, [three, none, dear, sliced, missing])
     assert said.startswith("It serves 3 drafted tokens (eagle3), and what they yield depends on the text. 3 drafted")
@@ -163,18 +167,18 @@ def test_whether_drafts_pay_is_said_with_the_price_of_the_other() -> None:
 
 
 def test_drafts_that_do_not_pay() -> None:
-    none, three = drafting(0, 4.0, None), drafting(1, 5.0, THREE)
+    none, three = drafting(0, 4.0, None), drafting(1, 5.0, THREE_TOKENS)
     said = describe_speculation(none, [none, three])
     assert said.startswith("Drafted tokens do not pay here: the cheapest found with them, 2 × fast · vLLM · 3 drafted")
     assert said.endswith("costs $5.00 per hour, $1.00 more.")
-    missing = drafting(2, 5.0, THREE, feasible=False)
+    missing = drafting(2, 5.0, THREE_TOKENS, feasible=False)
     assert describe_speculation(none, [none, missing]) == "Nothing with drafted tokens was found to meet the SLO."
     assert describe_speculation(none, [none]) == describe_speculation(None, [three]) == brief_speculation(none) == ""
 
 
 def test_the_other_choice_is_an_alternative_of_its_own() -> None:
     assert kinds_of(drafting_problem(None)) == KINDS
-    assert kinds_of(drafting_problem(None, ONE)) == (*KINDS, SPECULATION)
+    assert kinds_of(drafting_problem(None, ONE_TOKEN)) == (*KINDS, SPECULATION)
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +207,7 @@ def test_drafts_pay_where_steps_read_weights_and_not_where_they_compute(
         costs = simulation.costs(PoolSpec(accelerator="h200", engine=engine)).seconds
         return decode_step_seconds(costs, batch, 100 * batch)
 
-    assert (token_s(THREE) < token_s(None)) == pays
+    assert (token_s(THREE_TOKENS) < token_s(None)) == pays
 
 
 @pytest.mark.parametrize(
@@ -223,7 +227,7 @@ def test_a_run_says_up_to_which_batch_drafts_pay(simulation: Simulation, accepta
 
 
 def test_the_batch_up_to_which_drafts_pay_is_where_tokens_cost_the_same(simulation: Simulation) -> None:
-    engine = EngineSpec(name="vllm", speculation=THREE, max_running_requests=1024)
+    engine = EngineSpec(name="vllm", speculation=THREE_TOKENS, max_running_requests=1024)
     pool = PoolSpec(accelerator="h200", engine=engine)
     plan = simulation.plan(pool)
     batch = paying_batch(plan, 100.0)
@@ -237,7 +241,7 @@ def test_the_batch_up_to_which_drafts_pay_is_where_tokens_cost_the_same(simulati
 
 
 def test_a_plan_says_what_drafts_yield(simulation: Simulation) -> None:
-    plan = simulation.plan(PoolSpec(accelerator="h200", engine=EngineSpec(name="vllm", speculation=THREE)))
+    plan = simulation.plan(PoolSpec(accelerator="h200", engine=EngineSpec(name="vllm", speculation=THREE_TOKENS)))
     drafts = plan.speculation
     assert drafts is not None
     assert drafts.accepted == pytest.approx((0.8, 0.56, 0.336))

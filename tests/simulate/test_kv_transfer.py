@@ -286,18 +286,18 @@ def test_kv_to_decode_workers_and_copies_to_host_memory_take_turns_on_a_slot(nam
     """Nothing moves on a slot twice as fast as the slot does: each direction is occupied by all that it carries."""
     trace = compiled(random_trace(5, TraceShape(requests=60, rate_rps=20.0, prompt_tokens=200, follow_up=0.0)))
     transfer = replace(LINK, reserve_first=reserve_first)
-    apart, beside = (
+    alone, shared = (
         simulate_fleet(with_copies(name, replace(transfer, over_slots=over), SLOT), trace) for over in (False, True)
     )
-    sent = np.array([use.tokens for use in beside.kv_transfers[:2]])
+    sent = np.array([use.tokens for use in shared.kv_transfers[:2]])
     assert sent.sum() > 0
     copied, busy_s = (
-        np.array([getattr(use, field) for use in beside.links if use.write and use.pool == 0 and use.path == "medium"])
+        np.array([getattr(use, field) for use in shared.links if use.write and use.pool == 0 and use.path == "medium"])
         for field in ("tokens", "busy_s")
     )
     assert copied.sum() > 0
     np.testing.assert_allclose(busy_s, (copied + sent) * SLOT.s_per_token, rtol=1e-9)
-    firsts = [result.requests.first_token_s for result in (apart, beside)]
+    firsts = [result.requests.first_token_s for result in (alone, shared)]
     assert (firsts[1] - firsts[0]).sum() > 0.0
 
 

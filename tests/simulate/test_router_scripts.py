@@ -61,13 +61,13 @@ def _play(spec: RouterSpec, workers: int, seed: int) -> int:
             elif script.random() < 0.15:
                 lone.finish(other, sent[other])
                 slow.finished(other)
-                waiting = [one for one in waiting if one != other]
+                waiting = [queued for queued in waiting if queued != other]
                 del sent[other]
         for worker in range(workers):
             if script.random() < 0.3:
-                told = Metrics(int(script.integers(4)), int(script.integers(6)), float(script.integers(9)) / 8)
-                lone.tell(worker, told.waiting, told.running, told.usage)
-                slow.picker.metrics[worker] = told
+                scraped = Metrics(int(script.integers(4)), int(script.integers(6)), float(script.integers(9)) / 8)
+                lone.tell(worker, scraped.waiting, scraped.running, scraped.usage)
+                slow.picker.metrics[worker] = scraped
         path = tree_path(trace, int(trace.prompt_node[request]))
         expected = slow.dispatch(request, path, now, int(trace.session[request]))
         chosen, _ = lone.choose(request, now)

@@ -71,9 +71,7 @@ def test_one_worker_needs_no_router(policy: str, system: System) -> None:
     np.testing.assert_array_equal(routed.hit_tokens, plain.hit_tokens)
 
 
-@pytest.mark.parametrize(
-    "policy", [policy for policy in POLICIES if policy not in ("consistent_hash", "consistent_hashing")]
-)
+@pytest.mark.parametrize("policy", [policy for policy in POLICIES if ROUTERS[policy].shares_load])
 def test_load_is_shared(policy: str) -> None:
     """Unrelated requests of one size, arriving together, spread over the workers."""
     shape = TraceShape(requests=400, shared_prefixes=0, follow_up=0.0, same_time=1.0, repeat=0.0)

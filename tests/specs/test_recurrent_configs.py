@@ -89,8 +89,8 @@ def read(tmp_path: Path, config: dict[str, Any], **files: dict[str, Any]) -> Mod
 )
 def test_a_published_configuration_is_the_model_that_ships(name: str, config: dict[str, Any], tmp_path: Path) -> None:
     shipped: ModelSpec = Catalogue().get("Model", name).spec
-    apart = {"huggingface_id", "checkpoints", "provenance", "kept_wide", "other_formats", "weight_only", "towers"}
-    assert read(tmp_path, config).model_dump(exclude=apart) == shipped.model_dump(exclude=apart)
+    ignored = {"huggingface_id", "checkpoints", "provenance", "kept_wide", "other_formats", "weight_only", "towers"}
+    assert read(tmp_path, config).model_dump(exclude=ignored) == shipped.model_dump(exclude=ignored)
 
 
 def test_layers_are_read_by_letter_and_by_name(tmp_path: Path) -> None:

@@ -80,11 +80,11 @@ def convert(folder: Path, config: dict[str, Any], quantised: dict[str, Any] | No
 
 def architecture(model: ModelSpec) -> dict[str, Any]:
     """Fields that say how it is built, without names and formats."""
-    apart = {
+    ignored = {
         "huggingface_id", "provenance", "weight_dtype", "other_formats", "kept_wide", "weight_only", "checkpoints",
         "towers", "bounded_sampling",
     }  # fmt: skip
-    return {name: value for name, value in model.model_dump().items() if name not in apart}
+    return {name: value for name, value in model.model_dump().items() if name not in ignored}
 
 
 def test_deepseek_v4_is_the_catalogues(tmp_path: Path) -> None:

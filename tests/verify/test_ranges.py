@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisearch.traces.importers.measurement import PerRequest
-from hisearch.verify.findings import is_told
+from hisearch.verify.findings import is_narrow
 from hisearch.verify.ranges import ranges
 from hisearch.verify.terms import TERMS, Term, Variables, correction_of
 
@@ -59,8 +59,8 @@ def test_indistinguishable_terms_have_a_range_that_holds_the_truth(
         assert low <= value.value(name) * 1.02
         assert high >= value.value(name) * 0.98
         assert low <= correction_of(best).value(name) <= high
-    assert is_told("decode", *intervals["decode"])
-    assert is_told("hits_lost", *intervals["hits_lost"]) == bool(separation)
+    assert is_narrow("decode", *intervals["decode"])
+    assert is_narrow("hits_lost", *intervals["hits_lost"]) == bool(separation)
 
 
 def requests_of(ttft_s: list[float], *, sent: bool = True) -> PerRequest:

@@ -196,7 +196,7 @@ def test_noise_in_step_times_says_nothing_against_a_term_of_the_figures(
 def test_host_work_that_looks_like_decode_is_named_as_an_alternative(result: StudyResult, tmp_path: Path) -> None:
     _, _, table = measure(result, factors=CorrectionSpec(host=6.0))
     diagnosis = verify_run(result, [write_guidellm(tmp_path / "g.json", table)]).diagnosis
-    assert "host" in {*diagnosis.terms, *(rival.name for rival in diagnosis.alternatives)}
+    assert "host" in {*diagnosis.terms, *(other.name for other in diagnosis.alternatives)}
 
 
 def test_a_summary_alone_is_enough(result: StudyResult, tmp_path: Path) -> None:

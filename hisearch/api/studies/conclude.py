@@ -16,8 +16,8 @@ from hisearch.report.data.stored import CONFIDENCE
 from hisearch.search.confidence.answer import Question
 from hisearch.search.confidence.assessment import Assessor, at_prices
 from hisearch.search.confidence.conclusion import conclude
+from hisearch.search.confidence.device_bandwidth import BandwidthWin, bandwidth_wins, faster
 from hisearch.search.confidence.record import to_dict
-from hisearch.search.confidence.rival_bandwidth import BandwidthWin, bandwidth_wins, faster
 from hisearch.search.confidence.uncertainty import (
     Draw,
     PriceRange,
@@ -27,7 +27,7 @@ from hisearch.search.confidence.uncertainty import (
     with_factors,
 )
 from hisearch.search.records.journal import Journal
-from hisearch.search.select.rivals import rivals
+from hisearch.search.select.other_hardware import other_hardware
 from hisearch.search.stages.ending import ON_ANOTHER_DAY
 from hisearch.specs.wording import format_percent, listed
 from hisearch.traces.changes.bootstrap import describe_schemes, session_table
@@ -132,7 +132,7 @@ def _bandwidths(simulation: Simulation, outcome: SearchOutcome, best: Trial) -> 
         changed = type(simulation)(replace(world, devices=devices))
         return changed.evaluate_disturbed(deployment, world.trace, lambda costs: costs)
 
-    others = rivals(simulation.book, outcome.trials, best)
+    others = other_hardware(simulation.book, outcome.trials, best)
     return bandwidth_wins(others, best, world.devices, evaluate, simulation.book.cost)
 
 

@@ -27,9 +27,9 @@ from hisearch.search.records.journal import SoFar as Journalled
 from hisearch.search.records.journal import read_so_far
 from hisearch.search.select.failure import explain
 from hisearch.search.select.formats import brief_formats, describe_formats
+from hisearch.search.select.other_hardware import OtherHardware, other_hardware, worker_kind
 from hisearch.search.select.pareto import front, hypervolume_progress
 from hisearch.search.select.recommend import nearest_miss, recommend
-from hisearch.search.select.rivals import Rival, rivals, worker_kind
 from hisearch.specs.documents.resolve import load_study
 from hisearch.specs.documents.resolved import ResolvedStudy
 
@@ -68,7 +68,7 @@ def basic_input(
         nearest_miss=missed,
         progress=hypervolume_progress(trials, study.objectives),
         replicas_down=study.availability.replicas_down,
-        rivals=_rivals(resolved, trials, recommendation),
+        other_hardware=_other_hardware(resolved, trials, recommendation),
         whole_hosts=price_book(resolved.hardware).whole_hosts(chosen.deployment) if chosen is not None else None,
         costs=_cost_rows(resolved, [*([chosen] if chosen is not None else []), *shown]),
         provenance=RunRecord(
@@ -85,14 +85,14 @@ def basic_input(
     )
 
 
-def _rivals(
+def _other_hardware(
     resolved: ResolvedStudy, trials: Sequence[Trial], recommendation: Recommendation | None
-) -> tuple[Rival, ...]:
+) -> tuple[OtherHardware, ...]:
     if recommendation is None:
         return ()
     space = resolved.space.spec.execution
     kinds = (worker_kind(name, devices) for name in space.accelerators for devices in space.devices or [None])
-    return tuple(rivals(price_book(resolved.hardware), trials, recommendation.trial, kinds))
+    return tuple(other_hardware(price_book(resolved.hardware), trials, recommendation.trial, kinds))
 
 
 def _cost_rows(resolved: ResolvedStudy, trials: Sequence[Trial]) -> tuple[CostRow, ...]:

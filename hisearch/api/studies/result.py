@@ -293,7 +293,7 @@ class StudyResult(Shown):
             failure_heading=failure.heading if failure is not None else "",
             cut_short=self.caution,
             interrupted=self.outcome.ending.interrupted,
-            doubts=self._doubts(),
+            caveats=self._caveats(),
             cut_short_brief=self.outcome.ending.brief(
                 self.recommendation is not None, bool(failure and failure.hopeless), shlex.quote(str(self.run_dir))
             ),
@@ -309,14 +309,14 @@ class StudyResult(Shown):
             else None,
         )
 
-    def _doubts(self) -> tuple[str, ...]:
+    def _caveats(self) -> tuple[str, ...]:
         """What makes the highlighted trial's figures other than they seem."""
-        from hisearch.simulate.agent_use import doubts
+        from hisearch.simulate.agent_use import caveats
 
         if self.highlighted is None:
             return ()
         pools = self.highlighted.deployment.pools
-        return doubts([self.simulation.plan(pool) for pool in pools], self.simulation.world.trace)
+        return caveats([self.simulation.plan(pool) for pool in pools], self.simulation.world.trace)
 
     def with_closeup(self, workers: int | None = None, progress: Progress | None = None) -> StudyResult:
         """The result with the report's details of the highlighted deployment, which is simulated for them.

@@ -202,7 +202,7 @@ class Study(Shown):
         from hisearch.search.model.problem import Problem
         from hisearch.specs.base import ENGINE_TITLES
         from hisearch.specs.models.pages import kept_page_tokens
-        from hisearch.specs.models.windows import keeps_windows_apart
+        from hisearch.specs.models.windows import keeps_window_pool
         from hisearch.specs.studies.study import CAPACITY, OF_AGENTS
 
         study, slo = self.resolved.study, self.resolved.slo.spec
@@ -232,8 +232,8 @@ class Study(Shown):
             scopes={name: document.spec.scope for name, document in self.resolved.media.items()},
             limits=study.limits_by_name,
             kept_page_tokens=kept_page_tokens(self.resolved.model.spec),
-            windows_apart=frozenset(
-                engine for engine in ENGINE_TITLES if keeps_windows_apart(engine, self.resolved.model.spec)
+            window_pool_engines=frozenset(
+                engine for engine in ENGINE_TITLES if keeps_window_pool(engine, self.resolved.model.spec)
             ),
             checkpoint_dtype=self.resolved.model.spec.weight_dtype,
             replicas_down=study.availability.replicas_down,

@@ -58,7 +58,7 @@ class FrontEndSample(NamedTuple):
     """
 
     requests: int
-    beside: int
+    concurrent: int
     prompt_tokens: float
     first_s: float
     last_s: float | None
@@ -66,19 +66,19 @@ class FrontEndSample(NamedTuple):
     @property
     def is_alone(self) -> bool:
         """Whether nothing else was served, so that its seconds are those beside the engine."""
-        return self.requests == 1 and self.beside == 0
+        return self.requests == 1 and self.concurrent == 0
 
 
 class ClientSample(NamedTuple):
     """A benchmark's requests: how many, mean seconds until the first token, by its client and by the server itself.
 
-    beside: mean number of requests that wrote when another's first token came.
+    concurrent: mean number of requests that wrote when another's first token came.
     """
 
     requests: int
     first_s: float
     server_first_s: float
-    beside: float
+    concurrent: float
 
 
 def mean_decodes(log: StepLog) -> float:
@@ -107,7 +107,7 @@ class FrontEndFit(NamedTuple):
         """
         requests = [sample.requests for sample in samples]
         own_s = [
-            sample.first_s - sample.server_first_s - self.times.stream_s * (1.0 + sample.beside / 2.0)
+            sample.first_s - sample.server_first_s - self.times.stream_s * (1.0 + sample.concurrent / 2.0)
             for sample in samples
         ]
         client_s = float(f"{np.average(own_s, weights=requests) - self.outside_s:.4g}")
@@ -149,12 +149,12 @@ def fit_front_end(samples: Sequence[FrontEndSample]) -> FrontEndFit:
 def _matrix(samples: Sequence[FrontEndSample]) -> F8:
     """Factors of the four constants and of ``o``: first of all ``first_s``, then of all ``last_s``."""
     count = np.array([sample.requests for sample in samples], dtype=np.float64)
-    beside = np.array([sample.beside for sample in samples], dtype=np.float64)
+    concurrent = np.array([sample.concurrent for sample in samples], dtype=np.float64)
     tokens = np.array([sample.prompt_tokens for sample in samples])
     alone = np.array([sample.is_alone for sample in samples], dtype=np.float64)
     others = count - 1.0
     left = [alone, others / 2.0, tokens * alone]
-    first = [*left, 1.0 + others / 4.0 + beside / 2.0, 1.0 - alone]
+    first = [*left, 1.0 + others / 4.0 + concurrent / 2.0, 1.0 - alone]
     last = [*left, 1.0 + others / 2.0, 1.0 - alone]
     return np.vstack([np.stack(first, axis=-1), np.stack(last, axis=-1)])
 

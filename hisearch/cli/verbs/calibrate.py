@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from hisearch.cli import options
-from hisearch.cli.verbs import observe as observing
+from hisearch.cli.verbs import observe
 from hisearch.specs.wording import format_percent
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def operators(
     engine_version: Annotated[str, typer.Option("--engine-version", help="Of the engine measured.")] = "unknown",
     source: options.Source = "own measurements",
     name: Annotated[str | None, typer.Option("--name", help="Of the profile; ENGINE-ACCELERATOR where absent.")] = None,
-    output: options.ProfileFile = None,
+    profile_file: options.ProfileFile = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -59,10 +59,10 @@ def operators(
     fit. --json prints those instead of the profile.
     """
     from hisearch.calibrate.profiles import calibrate_own
-    from hisearch.cli import output as out
+    from hisearch.cli import output
     from hisearch.specs.base import ENGINE_TITLES
 
-    options.check_places(output)
+    options.check_places(profile_file)
     options.check_choice("--engine", engine, ENGINE_TITLES)
     calibrated = calibrate_own(
         folder,
@@ -72,9 +72,9 @@ def operators(
         multiprocessors=multiprocessors,
         source=source,
         name=name,
-        report=(lambda _: None) if quiet else out.note,
+        report=(lambda _: None) if quiet else output.note,
     )
-    _write_profile(calibrated, output, {"laws": _errors(calibrated.profile)} if as_json else None)
+    _write_profile(calibrated, profile_file, {"laws": _errors(calibrated.profile)} if as_json else None)
 
 
 @app.command("steps")
@@ -97,7 +97,7 @@ def steps(
     name: Annotated[
         str | None, typer.Option("--name", help="Of the profile; ENGINE-ACCELERATOR-MODEL-steps where absent.")
     ] = None,
-    output: options.ProfileFile = None,
+    profile_file: options.ProfileFile = None,
     as_json: options.Json = False,
 ) -> None:
     """Fit whole steps of one deployment to its engine's own log, and write them as a LatencyProfile.
@@ -108,7 +108,7 @@ def steps(
     from hisearch.calibrate.profiles import LoggedWorker, calibrate_steps
     from hisearch.specs.base import DTYPE_BYTES, ENGINE_TITLES
 
-    options.check_places(output)
+    options.check_places(profile_file)
     options.check_choice("--engine", engine, ENGINE_TITLES)
     options.check_choice("--weight-dtype", weight_dtype, DTYPE_BYTES)
     options.check_choice("--kv-dtype", kv_dtype, DTYPE_BYTES)
@@ -117,7 +117,7 @@ def steps(
         weight_dtype, kv_dtype,  # type: ignore[arg-type]
     )  # fmt: skip
     calibrated = calibrate_steps(files, worker, source=source, name=name)
-    _write_profile(calibrated, output, calibrated.profile.regressions[0].model_dump() if as_json else None)
+    _write_profile(calibrated, profile_file, calibrated.profile.regressions[0].model_dump() if as_json else None)
 
 
 @app.command("server")
@@ -147,12 +147,12 @@ def server(
     ] = None,
     source: options.Source = "own measurements",
     name: Annotated[str | None, typer.Option("--name", help="Of the profile.")] = None,
-    output: Annotated[
+    profile_file: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="The profile; DIR/profile.yaml where absent.")
     ] = None,
-    token: observing.Token = None,
-    headers: observing.Headers = None,
-    ca: observing.Ca = None,
+    token: observe.Token = None,
+    headers: observe.Headers = None,
+    ca: observe.Ca = None,
     seed: options.Seed = 0,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -165,10 +165,10 @@ def server(
     held against the server's own TTFT. Errors are those of parts left out of the fits.
     """
     from hisearch.api.drive import calibrate_server
-    from hisearch.cli import output as out
+    from hisearch.cli import output
     from hisearch.cli.verbs.running import progress_of
 
-    options.check_places(output)
+    options.check_places(profile_file)
     with progress_of(quiet) as progress:
         passed = 0
         if progress is not None and drive is not None:
@@ -187,7 +187,7 @@ def server(
         )  # fmt: skip
         if progress is not None and drive is not None:
             progress.finished()
-    written = server.write(observed, output)
+    written = server.write(observed, profile_file)
     profile = server.calibrated.profile
     facts = {"name": server.calibrated.name, "error": server.error, "reached": server.reached}
     front_end = None if server.front_end is None else server.front_end.times.model_dump()
@@ -198,21 +198,23 @@ def server(
         "chances": chances,
         "files": written,
     }
-    out.result(as_json, lambda: data, lambda: out.pairs(server.facts() | {"written": ", ".join(map(str, written))}))
+    output.result(
+        as_json, lambda: data, lambda: output.pairs(server.facts() | {"written": ", ".join(map(str, written))})
+    )
     if not server.reached:
-        out.note(f"steps are known within {format_percent(server.error, 1)}, not within {format_percent(error, 1)}")
+        output.note(f"steps are known within {format_percent(server.error, 1)}, not within {format_percent(error, 1)}")
 
 
-def _write_profile(calibrated: Calibrated, output: Path | None, figures: dict[str, Any] | None) -> None:
-    """Write the profile to ``output`` and print ``figures``; without either, print the profile."""
+def _write_profile(calibrated: Calibrated, profile_file: Path | None, figures: dict[str, Any] | None) -> None:
+    """Write the profile to ``profile_file`` and print ``figures``; without either, print the profile."""
     from hisearch.api.run_folder import write_text
-    from hisearch.cli import output as out
+    from hisearch.cli import output
 
-    if output is not None:
-        write_text(output, calibrated.yaml)
+    if profile_file is not None:
+        write_text(profile_file, calibrated.yaml)
     if figures is not None:
-        out.print_json({"name": calibrated.name} | figures)
-    elif output is None:
+        output.print_json({"name": calibrated.name} | figures)
+    elif profile_file is None:
         typer.echo(calibrated.yaml, nl=False)
 
 

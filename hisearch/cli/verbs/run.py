@@ -12,10 +12,16 @@ import typer
 from hisearch.api.run_folder import JOURNAL
 from hisearch.cli import options
 from hisearch.cli.compilation import note_compilation
-from hisearch.cli.errors import NOTHING_FEASIBLE
 from hisearch.cli.verbs.choosing import choose_study
 from hisearch.cli.verbs.largest import run_largest
-from hisearch.cli.verbs.running import Place, how_to_resume, interruptible, place_of, progress_of
+from hisearch.cli.verbs.running import (
+    Place,
+    exit_without_answer,
+    how_to_resume,
+    interruptible,
+    place_of,
+    progress_of,
+)
 from hisearch.kernels.fleet import head_start
 
 #: Kinds of document that can be run.
@@ -103,7 +109,6 @@ def run(
         raise typer.BadParameter("--resume goes on in its own folder; leave --out away")
     head_start.begin()
     from hisearch.cli import output
-    from hisearch.cli.views import run as run_view
 
     place = place_of(workers, backend, scheduler, storage)
     if study is None and resume is None:
@@ -129,6 +134,22 @@ def run(
             run_largest([resolved_study], out, place.workers, as_json, quiet)
             return
         result = _search(resolved_study, resume, out, place, interrupts, quiet)
+    _print_answer(result, verbose, as_json, quiet)
+    if interrupts.exit_code is not None:
+        output.note(how_to_resume(result.run_dir) if result.stopped == "interrupted" else "interrupted; all is written")
+        raise typer.Exit(interrupts.exit_code)
+    exit_without_answer(result)
+
+
+def _print_answer(result: StudyResult, verbose: bool, as_json: bool, quiet: bool) -> None:
+    """Print the answer, its notes and its warnings.
+
+    Raises:
+        OSError: it could not be written to the run's folder.
+    """
+    from hisearch.cli import output
+    from hisearch.cli.views import run as run_view
+
     output.result(as_json, lambda: run_view.to_dict(result), lambda: run_view.show(result, verbose))
     for text in () if quiet else result.provenance["trace"].get("notes", ()):
         output.note(text)
@@ -136,15 +157,6 @@ def run(
     if result.unwritten:
         again = how_to_resume(result.run_dir).partition("kept. ")[2]
         raise OSError(f"the answer could not be written: {result.unwritten}. Simulations are kept: {again}")
-    if interrupts.exit_code is not None:
-        output.note(how_to_resume(result.run_dir) if result.stopped == "interrupted" else "interrupted; all is written")
-        raise typer.Exit(interrupts.exit_code)
-    if result.failure is not None:
-        if not result.failure.examined:
-            raise ValueError(f"{result.failure.text} {result.caution}")
-        raise typer.Exit(NOTHING_FEASIBLE)
-    if result.unsure:
-        raise typer.Exit(NOTHING_FEASIBLE)
 
 
 def _recommendation_overrides(confidence: float | None, recommend: str | None, usd_per_hour: float | None) -> list[str]:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from hisearch.cli import options, output
-from hisearch.cli.errors import INTERRUPTED
+from hisearch.cli.errors import INTERRUPTED, NOTHING_FEASIBLE
 
 if TYPE_CHECKING:
+    from hisearch.api.studies.result import StudyResult
     from hisearch.search.records.interrupts import Interrupts
     from hisearch.search.records.progress import Progress
 
@@ -53,6 +54,19 @@ def place_of(workers: int | None, backend: str | None, scheduler: str | None, st
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--storage") from None
     return Place(workers, backend, scheduler, storage)
+
+
+def exit_without_answer(result: StudyResult) -> None:
+    """End the command where the study recommends nothing that holds.
+
+    Raises:
+        Exit: no deployment meets the SLO, or none with the probability that was asked for.
+        ValueError: none was simulated on the whole trace; neither is then known.
+    """
+    if result.failure is not None and not result.failure.examined:
+        raise ValueError(f"{result.failure.text} {result.caution}")
+    if result.failure is not None or result.unsure:
+        raise typer.Exit(NOTHING_FEASIBLE)
 
 
 def how_to_resume(run_dir: Path) -> str:

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from hisearch.cli import options
 from hisearch.cli.compilation import note_compilation
 from hisearch.cli.verbs.simulate_files import Files
 from hisearch.kernels.fleet import head_start
+
+if TYPE_CHECKING:
+    from hisearch.api.deployments.deployment import SimulatedDeployment
 
 
 class By(StrEnum):
@@ -97,12 +100,7 @@ def simulate(
     files = Files(requests, series, tier_series, series_interval_s, timeline, timeline_from_s, timeline_to_s)
     head_start.begin()
     from hisearch.api.deployments.deployment import simulate_deployment
-    from hisearch.api.deployments.steps_off import with_steps_off
-    from hisearch.api.deployments.tiers import tier_values as marginal_values
     from hisearch.api.deployments.workload import generator_of, load_trace, parse_adapters, parse_columns
-    from hisearch.cli import output
-    from hisearch.cli.views import classes as classes_view
-    from hisearch.cli.views import simulate as simulate_view
     from hisearch.specs.documents.resolve import load_deployment
 
     mapping = parse_columns(columns or ())
@@ -129,6 +127,17 @@ def simulate(
         carry_on=carry_on,
     )
     files.write(simulated)
+    _print_result(simulated, tier_values, by, as_json, quiet)
+
+
+def _print_result(simulated: SimulatedDeployment, tier_values: bool, by: By | None, as_json: bool, quiet: bool) -> None:
+    """Print what came out and what errors of step times would change, then notes and warnings."""
+    from hisearch.api.deployments.steps_off import with_steps_off
+    from hisearch.api.deployments.tiers import tier_values as marginal_values
+    from hisearch.cli import output
+    from hisearch.cli.views import classes as classes_view
+    from hisearch.cli.views import simulate as simulate_view
+
     values = marginal_values(simulated) if tier_values else []
     classes = simulated.classes(by) if by is not None else []
     off = with_steps_off(simulated)
@@ -147,5 +156,5 @@ def simulate(
             classes_view.show_classes(by, classes)
     for text in () if quiet else simulated.trace.notes:
         output.note(text)
-    shown = () if as_json else simulate_view.doubts_of(simulated)
+    shown = () if as_json else simulate_view.caveats_of(simulated)
     output.warn([warning for warning in simulated.warnings if warning not in shown], quiet)

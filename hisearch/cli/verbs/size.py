@@ -12,9 +12,8 @@ import typer
 
 from hisearch.cli import options
 from hisearch.cli.compilation import note_compilation
-from hisearch.cli.errors import NOTHING_FEASIBLE
 from hisearch.cli.verbs.largest import run_largest
-from hisearch.cli.verbs.running import how_to_resume, interruptible, progress_of
+from hisearch.cli.verbs.running import exit_without_answer, how_to_resume, interruptible, progress_of
 from hisearch.kernels.fleet import head_start
 
 if TYPE_CHECKING:
@@ -131,9 +130,6 @@ def size(
     are those of run: 99 where nothing meets the SLO, with the nearest miss.
     """
     head_start.begin()
-    from hisearch.cli.output import note, warn
-    from hisearch.cli.output import result as print_result
-    from hisearch.cli.views import size as size_view
     from hisearch.specs.documents.from_question import study_from_question
     from hisearch.specs.documents.question import (
         DEFAULT_ENGINES,
@@ -184,17 +180,22 @@ def size(
     if keep is not None:
         with keep.open("x", encoding="utf-8") as file:
             file.write(asked.text)
+    _answer(asked, out, workers, as_json, quiet)
+
+
+def _answer(asked: Asked, out: Path | None, workers: int | None, as_json: bool, quiet: bool) -> None:
+    """Run the study of the question, print its answer, and exit as it came out."""
+    from hisearch.cli import output
+    from hisearch.cli.views import size as size_view
+
     with interruptible() as interrupts:
         result = _run(asked, out, workers, interrupts, quiet)
-    print_result(as_json, lambda: size_view.to_dict(result, asked), lambda: size_view.show(result, asked))
-    warn(result.report_input().provenance.warnings, quiet)
+    output.result(as_json, lambda: size_view.to_dict(result, asked), lambda: size_view.show(result, asked))
+    output.warn(result.report_input().provenance.warnings, quiet)
     if interrupts.exit_code is not None:
-        note(how_to_resume(result.run_dir))
+        output.note(how_to_resume(result.run_dir))
         raise typer.Exit(interrupts.exit_code)
-    if result.failure is not None and not result.failure.examined:
-        raise ValueError(f"{result.failure.text} {result.caution}")
-    if result.failure is not None or result.unsure:
-        raise typer.Exit(NOTHING_FEASIBLE)
+    exit_without_answer(result)
 
 
 @contextmanager

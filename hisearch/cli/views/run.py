@@ -13,7 +13,7 @@ from hisearch.cli import output
 from hisearch.cli.views import confidence as confidence_view
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows, terms_to_dict
 from hisearch.report.pages.page import caution, cautions, energy_words, load_words
-from hisearch.report.pages.reasons import rival_rows
+from hisearch.report.pages.reasons import hardware_rows
 from hisearch.report.pages.trades import trades
 from hisearch.report.words.cautions import PROVISIONAL, may_miss, shortcoming, verdict_of
 from hisearch.report.words.templating import text
@@ -99,7 +99,7 @@ def _show_all(result: StudyResult) -> None:
             lines = describe_each([trial.deployment for trial, _ in recommendation.runner_ups])
             rows = [(line, trade) for line, (_, trade) in zip(lines, recommendation.runner_ups, strict=True)]
             output.table(("deployment", "what it trades against the recommendation"), rows)
-        if others := rival_rows(result.report_input()):
+        if others := hardware_rows(result.report_input()):
             output.heading("How other hardware fared: the cheapest deployment of each")
             fared = [(row.hardware, row.line, row.price, row.wins) for row in others]
             output.table(("hardware", "deployment", "USD/hour", "would win with"), fared)
@@ -305,8 +305,8 @@ def to_dict(result: StudyResult) -> dict[str, Any]:
         "nearest_miss": None if result.nearest_miss is None else trial_to_dict(result.nearest_miss),
         "front": [trial_to_dict(trial) for trial in result.front],
         "other_hardware": [
-            {**vars(rival), "trial": None if rival.trial is None else trial_to_dict(rival.trial)}
-            for rival in report.rivals
+            {**vars(other), "trial": None if other.trial is None else trial_to_dict(other.trial)}
+            for other in report.other_hardware
         ],
         "arrivals": report.rates,
         "profile": {

@@ -16,7 +16,7 @@ from hisearch.score.energy import JOULES_PER_KWH
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, significant, usd
 from hisearch.score.stated import percentile_of, spoken_of, stated
 from hisearch.search.model.deployments import describe, format_router
-from hisearch.simulate.agent_use import doubts
+from hisearch.simulate.agent_use import caveats
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.uses import HintQuality, ObjectUse
 from hisearch.specs.wording import counted, listed, per_second
@@ -34,8 +34,8 @@ def show(simulated: SimulatedDeployment, off: StepsOff | None = None) -> None:
     output.say(f"{models} on {trace.name}, {counted(len(trace), 'request')}{at_load}")
     if len(simulated.fleet.pools) > 1 or simulated.fleet.pools[0].replicas > 1:
         output.say(f"Router: {format_router(simulated.resolved.deployment)}")
-    for doubt in doubts_of(simulated):
-        output.say(f"Mind: {doubt}.")
+    for caveat in caveats_of(simulated):
+        output.say(f"Mind: {caveat}.")
     if simulated.steadiness:
         output.say(simulated.steadiness)
     output.heading("Latency of requests")
@@ -78,9 +78,9 @@ def _steps_off(off: StepsOff) -> str:
     )
 
 
-def doubts_of(simulated: SimulatedDeployment) -> tuple[str, ...]:
+def caveats_of(simulated: SimulatedDeployment) -> tuple[str, ...]:
     """What makes the figures other than they seem."""
-    return doubts([pool.plan for pool in simulated.fleet.pools], simulated.trace)
+    return caveats([pool.plan for pool in simulated.fleet.pools], simulated.trace)
 
 
 def _step_times(plan: WorkerPlan) -> list[str]:

@@ -39,7 +39,7 @@ from hisearch.latency.device_memory.compressed_pools import compressed_ratio
 from hisearch.latency.device_memory.state_pools import divides_states
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
-from hisearch.specs.models.windows import keeps_windows_apart
+from hisearch.specs.models.windows import keeps_window_pool
 from hisearch.specs.versions import precedes
 
 ROUTER_VERSION = "0.3.2"
@@ -57,7 +57,7 @@ def dtype(launch: Launch) -> str:
 
 def _window_ratio(launch: Launch) -> Value:
     """Where SGLang keeps windows apart; as simulated for DeepSeek-V4, whose default is another."""
-    if not keeps_windows_apart("sglang", launch.model):
+    if not keeps_window_pool("sglang", launch.model):
         return None
     stated = launch.pool.engine.swa_full_tokens_ratio
     return stated if launch.model.compressed_attention is None else compressed_ratio(stated)

@@ -191,10 +191,7 @@ def _step(sim, w, kind, now):
 @kernel
 def _wake(sim, w, now):
     """Objects have arrived: let an idle worker with waiting requests form a batch."""
-    worker = sim.workers[w]
-    if worker.phase == la.IDLE and worker.waiting > 0:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+    heaps.wake(sim, w, now)
 
 
 @kernel

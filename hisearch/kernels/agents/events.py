@@ -7,9 +7,8 @@ import math
 import numpy as np
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.agents import estimates, pending_loads, worth
+from hisearch.kernels.agents import estimates, loads, pending_loads, worth
 from hisearch.kernels.agents import kv as agents_kv
-from hisearch.kernels.agents import loads as agents_loads
 from hisearch.kernels.cache import eviction, predicted_calls
 from hisearch.kernels.core import rng
 from hisearch.kernels.hicache import nodes as hicache_nodes
@@ -289,7 +288,7 @@ def _hint_push(sim, h):
         line[slot] = line[up]
         slot = up
     line[slot] = h
-    agents_loads.look_again(sim, 0, sim.agents.hint_at_s[line[0]])
+    loads.look_again(sim, 0, sim.agents.hint_at_s[line[0]])
 
 
 @kernel
@@ -324,7 +323,7 @@ def give_late_hints(sim, now):
         if agents.agents[a].calls == 0:
             _predict_call(sim, a, agents.hint_s[h], agents.hint_steps[h], now)
     if agents.population.hints > 0:
-        agents_loads.look_again(sim, 0, agents.hint_at_s[agents.hint_line[0]])
+        loads.look_again(sim, 0, agents.hint_at_s[agents.hint_line[0]])
 
 
 @kernel

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import eviction, tree
-from hisearch.kernels.hicache import fetches, hicache, memory, nodes
+from hisearch.kernels.hicache import fetches, hicache
+from hisearch.kernels.hicache import memory as hicache_memory
+from hisearch.kernels.hicache import nodes as hicache_nodes
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
@@ -36,21 +38,21 @@ def missing(sim, w, a):
     if agent.end_s < 0.0 or agent.sought == agent.trace_node:
         return 0
     limit = tree.floor_page(sim, sim.trace.end_tokens[agent.trace_node])
-    tokens, _, _ = nodes.find(sim, w, agent.trace_node, limit)
+    tokens, _, _ = hicache_nodes.find(sim, w, agent.trace_node, limit)
     return limit - tokens if limit - tokens >= sim.tiers.fetch_threshold else 0
 
 
 @kernel
 def _take_pages(sim, w, predicted, pages):
     """Take ``pages`` of host memory; evicts KV that only the host has, predicted for later. False: too few."""
-    v = nodes.host_pool(sim, w)
+    v = hicache_nodes.host_pool(sim, w)
     pool = sim.trees[v]
     while pool.free_pages < pages:
         d = eviction.first(sim, v)
         if d < 0 or sim.agents.keys[d] <= predicted:
             return False
-        memory.evict_from_host(sim, w)
-    return memory.take_host(sim, w, pages)
+        hicache_memory.evict_from_host(sim, w)
+    return hicache_memory.take_host(sim, w, pages)
 
 
 @kernel
@@ -72,15 +74,15 @@ def begin(sim, w, a, now):
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
         return
     limit = tree.floor_page(sim, sim.trace.end_tokens[agent.trace_node])
-    in_hbm, d, on_host, above = nodes.walk(sim, w, agent.trace_node, limit)
-    if not nodes.is_root(sim, d) and not sim.hosted[d].where & hl.ON_HOST:
+    in_hbm, d, on_host, above = hicache_nodes.walk(sim, w, agent.trace_node, limit)
+    if not hicache_nodes.is_root(sim, d) and not sim.hosted[d].where & hl.ON_HOST:
         # As for the engine's own fetches: the host keeps nothing below a node that it does not have.
         agent.sought = agent.trace_node
         return
     tokens = limit - in_hbm - on_host
-    nodes.lock_host(sim, w, above)
+    hicache_nodes.lock_host(sim, w, above)
     if not _take_pages(sim, w, agent.predicted_call, tokens // sim.config.page_tokens):
-        nodes.unlock_host(sim, w, above)
+        hicache_nodes.unlock_host(sim, w, above)
         return
     at_s = max(now, sim.workers[w].now_s)
     loader.fetch = fetches.open_fetch(sim, w, agent.newest, agent.trace_node, in_hbm + on_host, tokens, above, at_s)
@@ -98,7 +100,7 @@ def _take(sim, w):
     fetch.stopped = 1
     present = hicache.insert_host(sim, w, fetch.above, fetch.trace_node, fetch.begin, fetch.begin + fetch.read)
     page = sim.config.page_tokens
-    sim.trees[nodes.host_pool(sim, w)].free_pages += present // page
+    sim.trees[hicache_nodes.host_pool(sim, w)].free_pages += present // page
     loader.fetched_pages += (fetch.read - present) // page
     fetches.unregister(sim, w, f)
     loader.fetch = -1
@@ -158,5 +160,5 @@ def should_stop(sim, w, r):
     if not sim.agents.policy.preempts or fetch.stored_tokens - fetch.read <= batch:
         return False
     limit = tree.floor_page(sim, sim.trace.input_tokens[r] - 1)
-    tokens, _, _ = nodes.find(sim, w, lists.path_end(sim, r), limit)
+    tokens, _, _ = hicache_nodes.find(sim, w, lists.path_end(sim, r), limit)
     return limit - tokens >= sim.tiers.fetch_threshold

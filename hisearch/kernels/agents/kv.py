@@ -13,7 +13,8 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import eviction, objects, radix, tree
 from hisearch.kernels.engine import device
-from hisearch.kernels.hicache import memory, nodes
+from hisearch.kernels.hicache import memory as hicache_memory
+from hisearch.kernels.hicache import nodes as hicache_nodes
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
@@ -29,7 +30,7 @@ def missing(sim, w, a):
     if sim.agents.policy.kv_budget_pages == 0 or agent.end_s < 0.0:
         return 0, w, w
     limit = tree.floor_page(sim, sim.trace.end_tokens[agent.trace_node])
-    _, d, e = nodes.find(sim, w, agent.trace_node, limit)
+    _, d, e = hicache_nodes.find(sim, w, agent.trace_node, limit)
     tokens = sim.nodes[d].end - sim.nodes[e].end
     if d == e or tokens < sim.tiers.load_back_tokens:
         return 0, w, w
@@ -77,7 +78,7 @@ def _evict_for(sim, w, predicted, pages, now):
             return False
         freed = radix.pages_of(sim, d)
         eviction.withdraw(sim, w, d)
-        memory.leave_to_host(sim, w, d)
+        hicache_memory.leave_to_host(sim, w, d)
         cache.free_pages += freed
         cache.evictable_pages -= freed
         cache.evicted_tokens += freed * sim.config.page_tokens
@@ -95,9 +96,9 @@ def begin(sim, w, a, now):
         return 0
     # Locked first: the path above has no later predicted call than the agent, but may lack a copy.
     radix.lock(sim, w, e)
-    nodes.lock_host(sim, w, d)
+    hicache_nodes.lock_host(sim, w, d)
     if not _evict_for(sim, w, agent.predicted_call, pages, now):
-        nodes.unlock_host(sim, w, d)
+        hicache_nodes.unlock_host(sim, w, d)
         radix.unlock(sim, w, e)
         return 0
     sim.trees[w].free_pages -= pages
@@ -121,7 +122,7 @@ def _release(sim, w, kept):
 @kernel
 def interrupt(sim, w):
     """Abort the load under way; what it has moved is wasted."""
-    nodes.unlock_host(sim, w, sim.agents.loaders[w].kv_node)
+    hicache_nodes.unlock_host(sim, w, sim.agents.loaders[w].kv_node)
     _release(sim, w, 0)
 
 
@@ -131,15 +132,15 @@ def end(sim, w):
     loader = sim.agents.loaders[w]
     agent = sim.agents.agents[loader.agent]
     tokens = loader.kv_pages * sim.config.page_tokens
-    nodes.unlock_host(sim, w, loader.kv_node)
+    hicache_nodes.unlock_host(sim, w, loader.kv_node)
     loaded = 0
     d = loader.kv_node
-    while nodes.on_host_alone(sim, d):
+    while hicache_nodes.on_host_alone(sim, d):
         loaded += radix.pages_of(sim, d)
-        nodes.enter_hbm(sim, w, d)
+        hicache_nodes.enter_hbm(sim, w, d)
         d = sim.nodes[d].parent
     _release(sim, w, loaded)
-    sim.trees[nodes.host_pool(sim, w)].read_tokens += tokens
+    sim.trees[hicache_nodes.host_pool(sim, w)].read_tokens += tokens
     loader.kv_loaded_pages += loaded
     if agent.worker == w and agent.calls == 0:
         loader.kv_fresh_pages += loaded

@@ -4,5 +4,5 @@
 ``block_table``, ``host_…`` and ``chunk_order`` are the host memory of KV connectors; ``objects``, ``predicted_calls``
 and ``load_queue`` serve agents.
 
-Imports ``layout`` and ``traffic``.
+Imports ``core``, ``layout`` and ``traffic``.
 """

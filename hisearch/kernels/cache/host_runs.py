@@ -7,9 +7,11 @@ first; ``run_deepest_cached`` has the first.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.core.linked_list import linked_list
+from hisearch.kernels.core.linked_list import free_list, linked_list
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
+
+_take, _give = free_list(la.FREE_RUN, la.RUNS_USED)
 
 
 @kernel
@@ -54,22 +56,14 @@ def enough(sim, runs):
 @kernel
 def acquire(sim):
     """An unused record; the caller has ensured that there is one."""
-    counters = sim.counters
-    counters[la.RUNS_LEFT] -= 1
-    d = counters[la.FREE_RUN]
-    if d >= 0:
-        counters[la.FREE_RUN] = sim.runs[d].next
-    else:
-        d = counters[la.RUNS_USED]
-        counters[la.RUNS_USED] = d + 1
-    return d
+    sim.counters[la.RUNS_LEFT] -= 1
+    return _take(sim.runs, sim.counters)
 
 
 @kernel
 def release(sim, d):
     """Give record ``d``, which is in no list, back."""
-    sim.runs[d].next = sim.counters[la.FREE_RUN]
-    sim.counters[la.FREE_RUN] = d
+    _give(sim.runs, sim.counters, d)
     sim.counters[la.RUNS_LEFT] += 1
 
 

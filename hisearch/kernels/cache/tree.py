@@ -11,7 +11,10 @@ Two engines keep their free pages differently on top of this: ``queue`` (vLLM) a
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.core.linked_list import free_list
 from hisearch.kernels.layout import sim as la
+
+_take, _give = free_list(la.FREE_NODE, la.NODES_USED)
 
 
 @kernel
@@ -24,14 +27,8 @@ def floor_page(sim, tokens):
 @kernel
 def acquire_node(sim):
     """Take an unused node record. The event loop ensures that there is one (``counters[NODES_LEFT]``)."""
-    counters = sim.counters
-    counters[la.NODES_LEFT] -= 1
-    d = counters[la.FREE_NODE]
-    if d >= 0:
-        counters[la.FREE_NODE] = sim.nodes[d].next
-    else:
-        d = counters[la.NODES_USED]
-        counters[la.NODES_USED] = d + 1
+    sim.counters[la.NODES_LEFT] -= 1
+    d = _take(sim.nodes, sim.counters)
     node = sim.nodes[d]
     node.lock = 0
     node.children = 0
@@ -49,8 +46,7 @@ def acquire_node(sim):
 def release_node(sim, d):
     """Give a node record back."""
     sim.counters[la.NODES_LEFT] += 1
-    sim.nodes[d].next = sim.counters[la.FREE_NODE]
-    sim.counters[la.FREE_NODE] = d
+    _give(sim.nodes, sim.counters, d)
 
 
 @kernel

@@ -1,7 +1,8 @@
-"""The doubly linked list of all kernels: items of a structured array, linked by two of its fields.
+"""Linked lists of all kernels: items of a structured array, linked by its fields.
 
-An item's link is the number of a neighbour, -1 for none. The caller keeps the list's ends, -1 of an empty one, and
-stores what the kernels return. Lists without a tail hand in -1 for it.
+A ``linked_list`` is linked both ways, a ``fifo`` (a queue) and a ``free_list`` of unused items one way. An
+item's link is the number of a neighbour, -1 for none. The caller keeps the list's ends, -1 of an empty one, and stores
+what the kernels return. Lists without a tail hand in -1 for it.
 """
 
 from __future__ import annotations
@@ -75,3 +76,51 @@ def mover_to_end(previous: str = "prev", following: str = "next") -> Any:
         return head, tail
 
     return move
+
+
+def fifo(following: str = "next") -> Any:
+    """Kernel of queues that are linked by the field ``following``.
+
+    Returns:
+        ``enqueue(items, head, tail, item)`` puts an item at the end, and returns the new (head, tail). The tail of an
+        empty queue, whose head is -1, counts for nothing. The caller takes items out at the head.
+    """
+
+    @inlined_kernel
+    def enqueue(items, head, tail, item):
+        items[item][following] = -1
+        if head >= 0:
+            items[tail][following] = item
+        else:
+            head = item
+        return head, item
+
+    return enqueue
+
+
+def free_list(free: int, used: int, following: str = "next") -> tuple[Any, Any]:
+    """Kernels of a list of items that were given back, linked by the field ``following``.
+
+    free, used: indices of the counters that hold its head (-1: it is empty) and how many items were ever taken.
+
+    Returns:
+        ``acquire(items, counters)`` takes an item of the list, else the next that was never taken; -1 if all are.
+        ``release(items, counters, item)`` gives one back.
+    """
+
+    @inlined_kernel
+    def acquire(items, counters):
+        item = counters[free]
+        if item >= 0:
+            counters[free] = items[item][following]
+        elif counters[used] < items.shape[0]:
+            item = counters[used]
+            counters[used] = item + 1
+        return item
+
+    @inlined_kernel
+    def release(items, counters, item):
+        items[item][following] = counters[free]
+        counters[free] = item
+
+    return acquire, release

@@ -87,8 +87,7 @@ def await_next(sim, w, now, launched):
         worker.phase = la.IDLE
         heaps.event_clear(sim, w)
     elif launched and worker.outstanding == 1 and sim.config.overlap:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+        heaps.form_at(sim, w, now)
     else:
         worker.phase = la.STEPPING
         heaps.event_set(sim, w, worker.oldest_end_s)

@@ -160,8 +160,7 @@ def wake(sim, w, now):
     """Wake scheduler ``w`` of a pipeline, which has got work."""
     worker = sim.workers[w]
     if worker.phase == la.IDLE:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+        heaps.form_at(sim, w, now)
 
 
 @kernel

@@ -22,7 +22,7 @@ from hisearch.kernels.core.handle import HandleType
 from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.fleet import cluster, head_start
 from hisearch.kernels.fleet.head_start import EVENT_LOOP
-from hisearch.kernels.layout import fleet as fleet_layout
+from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 
 #: SGLang takes as long as the three next together. This process begins at the left end, the others at the right end.
@@ -114,6 +114,6 @@ def compile_part(unit: int) -> None:
     """Compile an engine, or the event loop, into the on-disk cache."""
     with no_garbage_collection():
         if unit == EVENT_LOOP:
-            cluster.run.compile((HandleType(fleet_layout.Fleet),))
+            cluster.run.compile((HandleType(fl.Fleet),))
         else:
             engine_calls.address(unit)

@@ -14,7 +14,7 @@ from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
-from hisearch.kernels.sglang import running as sglang_running
+from hisearch.kernels.sglang import running
 from hisearch.kernels.traffic import flow, kv_transfer, pools
 
 
@@ -82,7 +82,7 @@ def _filter_out(fleet, m, r):
     sim = pools.at(fleet, fleet.members[m].pool)
     w = sim.requests[r].worker
     if sim.workers[w].finished_pending > 0:
-        sglang_running.filter_finished(sim, w)
+        running.filter_finished(sim, w)
         sim.workers[w].full = 0
 
 

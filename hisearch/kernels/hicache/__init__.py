@@ -2,5 +2,5 @@
 
 ``hicache`` is the tree, ``copies`` loads back, ``storage`` prefetches; ``servers`` and ``stores`` work over time.
 
-Imports ``cache``, and ``vllm`` for the output write-back of decode workers.
+Imports ``engine`` and packages below it, and ``vllm`` for the output write-back of decode workers.
 """

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import radix
-from hisearch.kernels.hicache import memory, nodes
+from hisearch.kernels.core.linked_list import fifo
+from hisearch.kernels.hicache import memory as hicache_memory
+from hisearch.kernels.hicache import nodes as hicache_nodes
 from hisearch.kernels.layout import sim as la
+
+_enqueue = fifo("next_copy")
 
 
 @kernel
@@ -17,15 +21,15 @@ def load_back(sim, w, d, tokens):
     if tokens < sim.tiers.load_back_tokens:
         return False
     pages = tokens // sim.config.page_tokens
-    nodes.lock_host(sim, w, d)
-    memory.ensure_free_pages(sim, w, pages)
-    nodes.unlock_host(sim, w, d)
+    hicache_nodes.lock_host(sim, w, d)
+    hicache_memory.ensure_free_pages(sim, w, pages)
+    hicache_nodes.unlock_host(sim, w, d)
     if sim.trees[w].free_pages < pages:
         return False
     sim.trees[w].free_pages -= pages
     node = d
-    while nodes.on_host_alone(sim, node):
-        nodes.enter_hbm(sim, w, node)
+    while hicache_nodes.on_host_alone(sim, node):
+        hicache_nodes.enter_hbm(sim, w, node)
         node = sim.nodes[node].parent
     radix.lock(sim, w, d)
     sim.workers[w].host_hit_tokens += tokens
@@ -42,8 +46,8 @@ def begin_loading(sim, w):
     host = sim.hosts[w]
     if host.loading_tokens == 0:
         return
-    end = memory.copy(sim, w, 1, host.loading_tokens)
-    sim.trees[nodes.host_pool(sim, w)].read_tokens += host.loading_tokens
+    end = hicache_memory.copy(sim, w, 1, host.loading_tokens)
+    sim.trees[hicache_nodes.host_pool(sim, w)].read_tokens += host.loading_tokens
     sim.workers[w].load_back_s = end
     host.loading_tokens = 0
     d = host.loading
@@ -51,12 +55,7 @@ def begin_loading(sim, w):
     while d >= 0:
         after = sim.hosted[d].next_copy
         sim.hosted[d].at_s = end
-        sim.hosted[d].next_copy = -1
-        if host.to_hbm_tail >= 0:
-            sim.hosted[host.to_hbm_tail].next_copy = d
-        else:
-            host.to_hbm_head = d
-        host.to_hbm_tail = d
+        host.to_hbm_head, host.to_hbm_tail = _enqueue(sim.hosted, host.to_hbm_head, host.to_hbm_tail, d)
         d = after
 
 
@@ -66,7 +65,7 @@ def begin_writing(sim, w):
     host = sim.hosts[w]
     if host.writing_tokens == 0:
         return
-    end = memory.copy(sim, w, 0, host.writing_tokens)
+    end = hicache_memory.copy(sim, w, 0, host.writing_tokens)
     host.writing_tokens = 0
     d = host.to_host_head
     while d >= 0:
@@ -83,8 +82,6 @@ def next_written(sim, w):
     if d < 0 or sim.hosted[d].at_s > sim.workers[w].now_s:
         return -1
     host.to_host_head = sim.hosted[d].next_copy
-    if host.to_host_head < 0:
-        host.to_host_tail = -1
     radix.unlock(sim, w, d)
     return d
 
@@ -96,8 +93,6 @@ def note_loaded(sim, w):
     while host.to_hbm_head >= 0 and sim.hosted[host.to_hbm_head].at_s <= sim.workers[w].now_s:
         d = host.to_hbm_head
         host.to_hbm_head = sim.hosted[d].next_copy
-        if host.to_hbm_head < 0:
-            host.to_hbm_tail = -1
         radix.unlock(sim, w, d)
 
 

@@ -22,15 +22,10 @@ def unregister(sim, w, f):
 
 @kernel
 def _acquire_fetch(sim):
-    f = sim.counters[la.FREE_FETCH]
-    if f >= 0:
-        sim.counters[la.FREE_FETCH] = sim.fetches[f].next
-        return f
-    f = sim.counters[la.FETCHES_USED]
-    if f >= sim.fetches.shape[0]:
+    f = servers.acquire(sim.fetches, sim.counters)
+    if f < 0:
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
         return 0
-    sim.counters[la.FETCHES_USED] = f + 1
     return f
 
 

@@ -21,17 +21,17 @@ from hisearch.base.policies import EVICTIONS, WRITE_POLICIES
 from hisearch.kernels.cache import eviction, radix, tree
 from hisearch.kernels.cache.evictions import slru
 from hisearch.kernels.core.dispatch import dispatcher
-from hisearch.kernels.hicache import (
-    memory,
-    nodes,
-    write_policies,  # noqa: F401  (kernels are compiled from all of them)
-)
+from hisearch.kernels.core.linked_list import fifo
+from hisearch.kernels.hicache import memory as hicache_memory
+from hisearch.kernels.hicache import nodes as hicache_nodes
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 
 #: Bits of the eviction policies to which every hit matters.
 _EVERY_HIT = EVICTIONS.mask(lambda policy: policy.every_hit)
 _copies = dispatcher(WRITE_POLICIES, "copies", "sim, d", otherwise="False")
+
+_enqueue = fifo("next_copy")
 
 
 @kernel
@@ -43,7 +43,7 @@ def _counts_hits(sim):
 @kernel
 def _is_copied(sim, d):
     """Whether ``d`` is on the host, or the root."""
-    return nodes.is_root(sim, d) or sim.hosted[d].where & hl.ON_HOST != 0
+    return hicache_nodes.is_root(sim, d) or sim.hosted[d].where & hl.ON_HOST != 0
 
 
 @kernel
@@ -59,16 +59,11 @@ def _copy_to_host(sim, w, d):
     """Copy ``d`` to the host, which locks it until a pass notes the end. Returns whether there was memory."""
     if sim.hosted[d].where & hl.ON_HOST:
         return True
-    if not memory.copy_to_host(sim, w, d):
+    if not hicache_memory.copy_to_host(sim, w, d):
         return False
-    sim.hosted[d].next_copy = -1
     sim.hosted[d].written = sim.nodes[d].begin
     host = sim.hosts[w]
-    if host.to_host_tail >= 0:
-        sim.hosted[host.to_host_tail].next_copy = d
-    else:
-        host.to_host_head = d
-    host.to_host_tail = d
+    host.to_host_head, host.to_host_tail = _enqueue(sim.hosted, host.to_host_head, host.to_host_tail, d)
     radix.lock(sim, w, d)
     return True
 
@@ -77,7 +72,7 @@ def _copy_to_host(sim, w, d):
 def _count_hit(sim, w, d, counted_from):
     """Count the hit of an insertion that passes or ends in ``d``, which is in HBM; may copy it to the host."""
     node = sim.nodes[d]
-    if node.end <= counted_from or memory.writes_at_eviction(sim):
+    if node.end <= counted_from or hicache_memory.writes_at_eviction(sim):
         return
     hosted = sim.hosted[d]
     node.hits += 1
@@ -91,15 +86,15 @@ def _count_hit(sim, w, d, counted_from):
             top = child_towards(sim, top, d)
     above = node.parent
     if hosted.where & hl.ON_HOST and node.hits >= slru.PROTECTED_HITS and not _counts_hits(sim):
-        hosted.settled = 1 if nodes.is_root(sim, above) or sim.hosted[above].settled else 0
+        hosted.settled = 1 if hicache_nodes.is_root(sim, above) or sim.hosted[above].settled else 0
 
 
 @kernel
 def _link_path(sim, d, done, counted_from):
     """Link the path's nodes from below ``done`` tokens, or below a settled node, to ``d``; returns the first."""
     below = -1
-    visit_all = (counted_from < la.NEVER and not memory.writes_at_eviction(sim)) or radix.counts_priorities(sim)
-    while not nodes.is_root(sim, d) and sim.nodes[d].end > done:
+    visit_all = (counted_from < la.NEVER and not hicache_memory.writes_at_eviction(sim)) or radix.counts_priorities(sim)
+    while not hicache_nodes.is_root(sim, d) and sim.nodes[d].end > done:
         hosted = sim.hosted[d]
         if hosted.where & hl.IN_HBM and (hosted.settled or not visit_all):
             break
@@ -125,7 +120,7 @@ def insert(sim, w, trace_node, tokens, priority, counted_from):
     """
     cache = sim.trees[w]
     cache.tick += 1
-    matched, d, deepest_in_hbm = nodes.find(sim, w, trace_node, tokens)
+    matched, d, deepest_in_hbm = hicache_nodes.find(sim, w, trace_node, tokens)
     present = min(sim.nodes[deepest_in_hbm].end, matched)
     done = 0
     last = w
@@ -134,37 +129,37 @@ def insert(sim, w, trace_node, tokens, priority, counted_from):
         if at < 0 and matched > done:
             # The path is settled, except for its end.
             if matched < sim.nodes[d].end:
-                nodes.mark(sim, w, d)
-                d = nodes.split(sim, w, d, matched)
+                hicache_nodes.mark(sim, w, d)
+                d = hicache_nodes.split(sim, w, d, matched)
             last = d
             done = matched
-        evicted_before = sim.trees[nodes.host_pool(sim, w)].evicted_tokens
+        evicted_before = sim.trees[hicache_nodes.host_pool(sim, w)].evicted_tokens
         while at >= 0:
             below = sim.hosted[at].below
             if matched < sim.nodes[at].end:
                 if not sim.config.raises_covered:
                     _raise_priority(sim, at, priority)
-                nodes.mark(sim, w, at)
-                at = nodes.split(sim, w, at, matched)
+                hicache_nodes.mark(sim, w, at)
+                at = hicache_nodes.split(sim, w, at, matched)
             _raise_priority(sim, at, priority)
             if sim.hosted[at].where & hl.IN_HBM:
                 _count_hit(sim, w, at, counted_from)
             else:
-                nodes.enter_hbm(sim, w, at)
+                hicache_nodes.enter_hbm(sim, w, at)
             last = at
             done = sim.nodes[at].end
-            if sim.trees[nodes.host_pool(sim, w)].evicted_tokens > evicted_before:
+            if sim.trees[hicache_nodes.host_pool(sim, w)].evicted_tokens > evicted_before:
                 break
             at = below
         if at < 0 or done >= matched:
             break
-        matched, d, deepest_in_hbm = nodes.find(sim, w, trace_node, tokens)
+        matched, d, deepest_in_hbm = hicache_nodes.find(sim, w, trace_node, tokens)
         if matched <= done:
             break
     if done < tokens:
         last = _add(sim, w, last, trace_node, done, tokens, priority)
         _count_hit(sim, w, last, counted_from)
-    nodes.mark(sim, w, last)
+    hicache_nodes.mark(sim, w, last)
     return present, last
 
 
@@ -193,7 +188,7 @@ def _add(sim, w, above, trace_node, begin, end, priority):
     """Add a new node in HBM."""
     d = tree.insert(sim, w, above, trace_node, begin, end)
     _new_node(sim, w, d, hl.IN_HBM, priority)
-    nodes.gain_child(sim, w, above)
+    hicache_nodes.gain_child(sim, w, above)
     sim.trees[w].evictable_pages += radix.pages_of(sim, d)
     radix.offer(sim, w, d)
     return d
@@ -203,7 +198,7 @@ def _add(sim, w, above, trace_node, begin, end, priority):
 def _fill_in(sim, d, begin):
     """Give nodes of the path to ``d`` behind ``begin`` that are in HBM alone their host copy; returns its tokens."""
     tokens = 0
-    while not nodes.is_root(sim, d) and sim.nodes[d].end > begin:
+    while not hicache_nodes.is_root(sim, d) and sim.nodes[d].end > begin:
         if not sim.hosted[d].where & hl.ON_HOST:
             sim.hosted[d].where |= hl.ON_HOST
             tokens += sim.nodes[d].end - sim.nodes[d].begin
@@ -216,8 +211,8 @@ def insert_host(sim, w, above, trace_node, begin, end):
     """Add host pages in (begin, end] on the path to ``trace_node`` below ``above``; return tokens already cached."""
     cache = sim.trees[w]
     cache.tick += 1
-    nodes.mark(sim, w, above)
-    matched, d, _ = nodes.find(sim, w, trace_node, end)
+    hicache_nodes.mark(sim, w, above)
+    matched, d, _ = hicache_nodes.find(sim, w, trace_node, end)
     if matched < begin:
         # ``above`` has been cut off meanwhile; so are its new children.
         if end > begin:
@@ -227,45 +222,41 @@ def insert_host(sim, w, above, trace_node, begin, end):
             sim.nodes[d].trace_node = trace_node
             sim.nodes[d].parent = above
             sim.nodes[above].children += 1
-            eviction.withdraw(sim, nodes.host_pool(sim, w), above)
+            eviction.withdraw(sim, hicache_nodes.host_pool(sim, w), above)
             _new_node(sim, w, d, hl.ON_HOST, 0)
-            nodes.offer_host(sim, w, d)
+            hicache_nodes.offer_host(sim, w, d)
         return 0
     if matched > begin:
-        nodes.mark(sim, w, d)
+        hicache_nodes.mark(sim, w, d)
     if matched < sim.nodes[d].end:
-        d = nodes.split(sim, w, d, matched)
+        d = hicache_nodes.split(sim, w, d, matched)
     present = matched - begin
-    if sim.config.fetches_by_hits and not memory.writes_at_eviction(sim):
+    if sim.config.fetches_by_hits and not hicache_memory.writes_at_eviction(sim):
         present -= _fill_in(sim, d, begin)
     if matched < end:
-        if nodes.on_host_alone(sim, d):
-            eviction.withdraw(sim, nodes.host_pool(sim, w), d)
-        priority = sim.node_ranks[d].priority if radix.has_node_ranks(sim) and not nodes.is_root(sim, d) else 0
+        if hicache_nodes.on_host_alone(sim, d):
+            eviction.withdraw(sim, hicache_nodes.host_pool(sim, w), d)
+        priority = sim.node_ranks[d].priority if radix.has_node_ranks(sim) and not hicache_nodes.is_root(sim, d) else 0
         d = tree.insert(sim, w, d, trace_node, matched, end)
         _new_node(sim, w, d, hl.ON_HOST, priority)
-        nodes.offer_host(sim, w, d)
+        hicache_nodes.offer_host(sim, w, d)
     return present
 
 
 @kernel
 def reset(sim, w):
     """Empty the host pool and the copy streams."""
-    v = nodes.host_pool(sim, w)
+    v = hicache_nodes.host_pool(sim, w)
     pool = sim.trees[v]
     pool.capacity_pages = sim.config.host_pages
     pool.free_pages = sim.config.host_pages
     eviction.begin(sim, v, sim.config.eviction)
     host = sim.hosts[w]
     host.to_host_head = -1
-    host.to_host_tail = -1
     host.to_hbm_head = -1
-    host.to_hbm_tail = -1
     host.loading = -1
     host.hits_head = -1
     host.done_head = -1
     host.entering_head = -1
-    host.entering_tail = -1
     host.revoked = -1
-    host.revoked_tail = -1
     host.written = -1

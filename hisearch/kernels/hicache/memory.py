@@ -5,7 +5,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.base.policies import WRITE_POLICIES
 from hisearch.kernels.cache import eviction, objects, radix, tree
-from hisearch.kernels.hicache import nodes
+from hisearch.kernels.hicache import nodes as hicache_nodes
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import links
@@ -34,8 +34,8 @@ def _forget(sim, w, d):
     """Remove the childless host-only node ``d`` from the tree."""
     node = sim.nodes[d]
     p = node.parent
-    cut_off = not nodes.is_root(sim, p) and sim.hosted[p].where == 0
-    if not cut_off and nodes.on_host_alone(sim, p):
+    cut_off = not hicache_nodes.is_root(sim, p) and sim.hosted[p].where == 0
+    if not cut_off and hicache_nodes.on_host_alone(sim, p):
         sim.nodes[p].tick = max(sim.nodes[p].tick, node.tick)
     if cut_off:
         s = node.trace_node
@@ -49,14 +49,14 @@ def _forget(sim, w, d):
             tree.release_node(sim, p)
         return
     tree.remove(sim, w, d)
-    if not nodes.is_root(sim, p):
-        nodes.offer_host(sim, w, p)
+    if not hicache_nodes.is_root(sim, p):
+        hicache_nodes.offer_host(sim, w, p)
 
 
 @kernel
 def evict_from_host(sim, w):
     """Evict the host's next victim; returns the number of pages freed."""
-    v = nodes.host_pool(sim, w)
+    v = hicache_nodes.host_pool(sim, w)
     pool = sim.trees[v]
     d = eviction.first(sim, v)
     eviction.withdraw(sim, v, d)
@@ -72,14 +72,14 @@ def evict_from_host(sim, w):
 def evict_host(sim, w, pages):
     """Evict from the host until at least ``pages`` are freed or nothing evictable is left."""
     evicted = 0
-    while evicted < pages and eviction.some(sim, nodes.host_pool(sim, w)):
+    while evicted < pages and eviction.some(sim, hicache_nodes.host_pool(sim, w)):
         evicted += evict_from_host(sim, w)
 
 
 @kernel
 def take_host(sim, w, pages):
     """Take pages of host memory; if too few are free, evict first what is missing, or before 0.5.17 ``pages``."""
-    pool = sim.trees[nodes.host_pool(sim, w)]
+    pool = sim.trees[hicache_nodes.host_pool(sim, w)]
     if pool.free_pages < pages:
         evict_host(sim, w, pages - pool.free_pages if sim.config.evicts_shortfall else pages)
     if pool.free_pages < pages:
@@ -105,7 +105,7 @@ def copy_to_host(sim, w, d):
         sim.hosts[w].writing_tokens += tokens
     else:
         sim.hosted[d].at_s = copy(sim, w, 0, tokens)
-    sim.trees[nodes.host_pool(sim, w)].stored_tokens += tokens
+    sim.trees[hicache_nodes.host_pool(sim, w)].stored_tokens += tokens
     return True
 
 
@@ -114,14 +114,14 @@ def _drop(sim, w, d):
     """Remove ``d``, which is only in HBM, from the tree and cut off the nodes below it."""
     node = sim.nodes[d]
     p = node.parent
-    nodes.lose_child(sim, w, p, d)
+    hicache_nodes.lose_child(sim, w, p, d)
     if node.children == 0:
         tree.remove(sim, w, d)
         return
     s = node.trace_node
     while s > 0:
         start = sim.trace.start_tokens[s]
-        sim.deepest_cached[w, s] = p if not nodes.is_root(sim, p) and start < node.begin else -1
+        sim.deepest_cached[w, s] = p if not hicache_nodes.is_root(sim, p) and start < node.begin else -1
         if start <= node.begin:
             break
         s = sim.trace.parent[s]
@@ -133,13 +133,13 @@ def _drop(sim, w, d):
 @kernel
 def drop_with_children(sim, w, d):
     """Remove ``d``, which has no host copy, and the host-only nodes below it, unless one of these is in use."""
-    pool = sim.trees[nodes.host_pool(sim, w)]
+    pool = sim.trees[hicache_nodes.host_pool(sim, w)]
     while sim.nodes[d].children > 0:
         # Host-only leaves that are not in use stand in the host's order of eviction.
         leaf = _free_leaf_below(sim, w, d)
         if leaf < 0:
             return False
-        eviction.withdraw(sim, nodes.host_pool(sim, w), leaf)
+        eviction.withdraw(sim, hicache_nodes.host_pool(sim, w), leaf)
         pool.free_pages += radix.pages_of(sim, leaf)
         _forget(sim, w, leaf)
     _drop(sim, w, d)
@@ -149,14 +149,14 @@ def drop_with_children(sim, w, d):
 @kernel
 def _free_leaf_below(sim, w, d):
     """A host-only leaf below ``d`` that is not in use; -1: none."""
-    v = nodes.host_pool(sim, w)
+    v = hicache_nodes.host_pool(sim, w)
     cache = sim.trees[v]
     for place in range(cache.line_begin, cache.line_places + cache.heap_size):
         if cache.line_end <= place < cache.line_places:
             continue
         leaf = sim.evict_heap[cache.first_place + place]
         above = leaf
-        while above >= 0 and not nodes.is_root(sim, above) and above != d:
+        while above >= 0 and not hicache_nodes.is_root(sim, above) and above != d:
             above = sim.nodes[above].parent
         if leaf >= 0 and above == d:
             return leaf
@@ -167,8 +167,8 @@ def _free_leaf_below(sim, w, d):
 def leave_to_host(sim, w, d):
     """Drop the HBM copy of ``d``, which is withdrawn from eviction; its host copy stays."""
     sim.hosted[d].where = hl.ON_HOST
-    nodes.lose_child(sim, w, sim.nodes[d].parent, d)
-    nodes.offer_host(sim, w, d)
+    hicache_nodes.lose_child(sim, w, sim.nodes[d].parent, d)
+    hicache_nodes.offer_host(sim, w, d)
     objects.left_hbm(sim, w, d)
 
 
@@ -202,7 +202,7 @@ def ensure_free_pages(sim, w, pages):
                 evicted += node_pages
                 continue
             # Counts as in HBM until the copies end: the next copy could evict a host-only node.
-            nodes.lose_child(sim, w, sim.nodes[d].parent, d)
+            hicache_nodes.lose_child(sim, w, sim.nodes[d].parent, d)
             hosted.below = copied
             copied = d
         elif sim.config.merges_copies and drop_with_children(sim, w, d):
@@ -220,7 +220,7 @@ def ensure_free_pages(sim, w, pages):
         sim.workers[w].now_s = max(sim.workers[w].now_s, sim.hosted[copied].at_s)
     while copied >= 0:
         sim.hosted[copied].where = hl.ON_HOST
-        nodes.offer_host(sim, w, copied)
+        hicache_nodes.offer_host(sim, w, copied)
         objects.left_hbm(sim, w, copied)
         copied = sim.hosted[copied].below
     while refused >= 0:

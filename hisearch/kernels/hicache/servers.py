@@ -11,11 +11,15 @@ import numpy as np
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import store, store_eviction
+from hisearch.kernels.core.linked_list import fifo, free_list
 from hisearch.kernels.hicache import stores
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, moves
 from hisearch.kernels.vllm import output_write_back
+
+_enqueue = fifo()
+acquire, _release = free_list(la.FREE_FETCH, la.FETCHES_USED)
 
 
 @kernel
@@ -53,14 +57,10 @@ def start(sim, k, now):
 def queue_fetch(sim, k, f, now):
     """Append fetch ``f`` to server ``k``'s queue."""
     server = sim.servers[k]
-    sim.fetches[f].next = -1
-    if server.head >= 0:
-        sim.fetches[server.tail].next = f
-        server.tail = f
-        return
-    server.head = f
-    server.tail = f
-    start(sim, k, now)
+    idle = server.head < 0
+    server.head, server.tail = _enqueue(sim.fetches, server.head, server.tail, f)
+    if idle:
+        start(sim, k, now)
 
 
 @kernel
@@ -84,8 +84,7 @@ def forget_fetch(sim, f):
     """Free the record of a fetch that neither its request nor a server uses."""
     fetch = sim.fetches[f]
     if not fetch.registered and not fetch.served:
-        fetch.next = sim.counters[la.FREE_FETCH]
-        sim.counters[la.FREE_FETCH] = f
+        _release(sim.fetches, sim.counters, f)
 
 
 @kernel
@@ -97,24 +96,14 @@ def _note_hit(sim, w, f, now):
         fetch.stored_tokens = stores.look(sim, w, fetch.trace_node, fetch.begin, fetch.begin + fetch.wanted, now)
     _log(sim, f, now, hl.READING, fetch.stored_tokens)
     host = sim.hosts[w]
-    fetch.next = -1
-    if host.hits_head < 0:
-        host.hits_head = f
-    else:
-        sim.fetches[host.hits_tail].next = f
-    host.hits_tail = f
+    host.hits_head, host.hits_tail = _enqueue(sim.fetches, host.hits_head, host.hits_tail, f)
 
 
 @kernel
 def _note_done(sim, w, f):
     """End the reading of ``f``, of which the next pass takes note."""
     host = sim.hosts[w]
-    sim.fetches[f].next = -1
-    if host.done_head < 0:
-        host.done_head = f
-    else:
-        sim.fetches[host.done_tail].next = f
-    host.done_tail = f
+    host.done_head, host.done_tail = _enqueue(sim.fetches, host.done_head, host.done_tail, f)
 
 
 @kernel
@@ -134,12 +123,7 @@ def _end_query(sim, w, f, now):
         fetch.refused = 1
         host.released_pages += fetch.wanted // page
         _log(sim, f, now, hl.REVOKED, stored_tokens)
-        fetch.next = -1
-        if host.revoked >= 0:
-            sim.fetches[host.revoked_tail].next = f
-        else:
-            host.revoked = f
-        host.revoked_tail = f
+        host.revoked, host.revoked_tail = _enqueue(sim.fetches, host.revoked, host.revoked_tail, f)
         return
     longest = fetch.begin + fetch.wanted
     stores.use(sim, w, fetch.request, fetch.trace_node, fetch.begin, fetch.begin + stored_tokens, longest, now)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import store
+from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.hicache import copies as hicache_copies
 from hisearch.kernels.hicache import fetches, hicache, prefetch, servers, stores
 from hisearch.kernels.hicache import memory as hicache_memory
@@ -22,6 +23,9 @@ from hisearch.kernels.traffic import lists
 #: How long after a fetch's deadline an idle scheduler looks at it again, seconds.
 AFTER_DEADLINE_S = 1e-6
 
+_enqueue = fifo("next_aside")
+_enqueue_write = fifo("next_write")
+
 
 @kernel
 def _write(sim, w, d, now):
@@ -30,16 +34,12 @@ def _write(sim, w, d, now):
     hicache_nodes.lock_host(sim, w, d)
     hosted = sim.hosted[d]
     hosted.written = sim.nodes[d].begin
-    hosted.next_write = -1
     k = hl.SERVERS * w + hl.WRITER
     server = sim.servers[k]
-    if server.head >= 0:
-        sim.hosted[server.tail].next_write = d
-        server.tail = d
-        return
-    server.head = d
-    server.tail = d
-    servers.start(sim, k, now)
+    idle = server.head < 0
+    server.head, server.tail = _enqueue_write(sim.hosted, server.head, server.tail, d)
+    if idle:
+        servers.start(sim, k, now)
 
 
 @kernel
@@ -100,12 +100,7 @@ def enter(sim, w, r):
     if sim.config.fetches_by_hits:
         prefetch.enter(sim, w, r)
     store.come_up(sim, r)
-    sim.requests[r].next_aside = -1
-    if host.entering_head >= 0:
-        sim.requests[host.entering_tail].next_aside = r
-    else:
-        host.entering_head = r
-    host.entering_tail = r
+    host.entering_head, host.entering_tail = _enqueue(sim.requests, host.entering_head, host.entering_tail, r)
 
 
 @kernel

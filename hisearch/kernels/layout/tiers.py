@@ -198,7 +198,7 @@ OFFLOADING = np.dtype(
         ("arc", "i8"),
         ("threshold", "i8"),  # look-ups after which a block is stored; 0: all are
         ("save_decode", "i8"),
-        ("worker_apart", "i8"),  # LMCache: its loads and saves do not hold the scheduler
+        ("own_processes", "i8"),  # LMCache: its loads and saves do not hold the scheduler
     ],
     align=True,
 )

@@ -27,7 +27,7 @@ WORKER: list[tuple[str, str]] = [
     ("unequal_steps", "i8"),
     ("batching_steps", "i8"),
     ("active_tokens", "i8"),  # prompt tokens of the rank's requests
-    ("sits_out", "i4"),  # 1: no rank runs in this pass
+    ("skips_pass", "i4"),  # 1: no rank runs in this pass
 ]
 
 #: Settings of a pool.

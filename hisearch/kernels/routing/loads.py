@@ -1,8 +1,8 @@
-"""What workers answer when a router asks for their load.
+"""What workers hold: ``kv_usage`` of any engine's, ``tokens_of`` as SGLang's answer when a router asks for their load.
 
-Rule: SGLang's ``/get_load`` (0.5.9, ``managers/scheduler_metrics_mixin.py: get_load``): ``num_tokens`` is the tokens of
-requests that run, that is of the pool less what is free or evictable, and of prompts that wait; ranks are added up.
-Prompts in the inbox wait too: the question stands behind them.
+Rule of the latter: ``/get_load`` (0.5.9, ``managers/scheduler_metrics_mixin.py: get_load``), where ``num_tokens`` is
+the tokens of requests that run, that is of the pool less what is free or evictable, and of prompts that wait; ranks are
+added up. Prompts in the inbox wait too: the question stands behind them.
 """
 
 from __future__ import annotations
@@ -10,19 +10,29 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.routing import outlook
-from hisearch.kernels.traffic import lists, pools
+from hisearch.kernels.traffic import pools
+
+
+@kernel
+def kv_usage(fleet, m, now):
+    """Share of member ``m``'s KV pages that requests hold at ``now``, from 0 to 1, of any engine.
+
+    A worker's own look at itself, as of now: a policy that asks declares ``sees=("kv",)``.
+    """
+    member = fleet.members[m]
+    sim = pools.at(fleet, member.pool)
+    pages = capacity = 0
+    for w in range(member.index * sim.config.schedulers, (member.index + 1) * sim.config.schedulers):
+        pages += outlook.pages_held(sim, w, now)
+        capacity += sim.trees[sim.workers[w].cache_id].capacity_pages
+    return pages / capacity
 
 
 @kernel
 def _scheduler_tokens(sim, w, now):
     """Tokens that scheduler ``w`` of a SGLang worker holds or has waiting."""
-    ahead = outlook.catch_up(sim, w, now)
     worker = sim.workers[w]
-    cache = sim.trees[worker.cache_id]
-    pages = cache.capacity_pages - cache.free_pages - cache.evictable_pages
-    if ahead > 1:
-        pages += lists.pages_over(sim, w, 1, ahead - 1)
-    tokens = pages * sim.config.page_tokens + _prompt_tokens(sim, worker.waiting_head)
+    tokens = outlook.pages_held(sim, w, now) * sim.config.page_tokens + _prompt_tokens(sim, worker.waiting_head)
     if sim.config.receive_interval > 1:
         tokens += _prompt_tokens(sim, worker.held_head)
     return tokens

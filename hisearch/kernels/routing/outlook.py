@@ -34,6 +34,18 @@ def catch_up(sim, w, now):
 
 
 @kernel
+def pages_held(sim, w, now):
+    """Pages of HBM that requests hold on worker ``w`` at ``now``, of any engine; what is only cached is left out."""
+    ahead = catch_up(sim, w, now)
+    worker = sim.workers[w]
+    cache = sim.trees[worker.cache_id]
+    pages = cache.capacity_pages - cache.free_pages - cache.evictable_pages
+    if ahead > 1:
+        pages += lists.pages_over(sim, w, 1, ahead - 1) - worker.fast_forward_pages
+    return pages
+
+
+@kernel
 def _has_groups(sim):
     """Whether the worker's KV lies in groups of blocks, which take and publish pages at every step."""
     return sim.kv_groups.full + sim.kv_groups.windowed > 0

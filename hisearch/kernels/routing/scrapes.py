@@ -13,22 +13,10 @@ import numpy as np
 
 from hisearch.base.jit import kernel
 from hisearch.base.policies import ROUTERS
-from hisearch.kernels.routing import outlook
-from hisearch.kernels.traffic import lists, pools
+from hisearch.kernels.routing import loads
+from hisearch.kernels.traffic import pools
 
 _SCRAPES = ROUTERS.mask(lambda policy: "metrics" in policy.sees)
-
-
-@kernel
-def _pages_held(sim, w, now):
-    """Pages that requests hold on worker ``w``."""
-    ahead = outlook.catch_up(sim, w, now)
-    worker = sim.workers[w]
-    cache = sim.trees[worker.cache_id]
-    pages = cache.capacity_pages - cache.free_pages - cache.evictable_pages
-    if ahead > 1:
-        pages += lists.pages_over(sim, w, 1, ahead - 1) - worker.fast_forward_pages
-    return pages
 
 
 @kernel
@@ -37,14 +25,12 @@ def scrape(fleet, route, now):
     for place in range(route.ups):
         member = fleet.members[fleet.up[route.first + place]]
         sim = pools.at(fleet, member.pool)
-        waiting = pages = capacity = 0
+        waiting = 0
         for w in range(member.index * sim.config.schedulers, (member.index + 1) * sim.config.schedulers):
             waiting += sim.workers[w].waiting
-            pages += _pages_held(sim, w, now)
-            capacity += sim.trees[sim.workers[w].cache_id].capacity_pages
-        member.waiting_told = waiting
-        member.running_told = member.inflight_requests - waiting
-        member.usage_told = pages / capacity
+        member.scraped_waiting = waiting
+        member.scraped_running = member.inflight_requests - waiting
+        member.scraped_kv_usage = loads.kv_usage(fleet, fleet.up[route.first + place], now)
 
 
 @kernel

@@ -20,7 +20,8 @@ from hisearch.kernels.hicache import hicache, notes, servers, storage, stores
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.sglang import decode, gaps, idle, inbox, memory, order, running
+from hisearch.kernels.sglang import decode as sglang_decode
+from hisearch.kernels.sglang import gaps, idle, inbox, memory, order, running
 from hisearch.kernels.sglang import log as step_log
 from hisearch.kernels.sglang.components import unified
 from hisearch.kernels.sglang.decode import initial_ratio
@@ -52,7 +53,7 @@ def _next_batch(sim, w, now, last):
         running.filter_finished(sim, w)
         worker.full = 0
     kind = form_prefill(sim, w, now, in_flight, sure_in_flight)
-    if kind == 0 and decode.form_decode(sim, w, now):
+    if kind == 0 and sglang_decode.form_decode(sim, w, now):
         kind = la.DECODE_STEP
     return kind
 
@@ -151,8 +152,7 @@ def serve(sim, k, now):
         if sim.config.scheduler_kind == la.LOCKSTEP:
             schedulers.wake_group(sim, w, now)
         elif worker.phase == la.IDLE:
-            worker.phase = la.FORMING
-            heaps.event_set(sim, w, now)
+            heaps.form_at(sim, w, now)
     if sim.config.objects and sim.agents.loaders[w].fetch >= 0:
         engine_calls.call_engine(sim.config.objects, sim, al.PASS, w, 0, now)
 
@@ -197,8 +197,7 @@ def form(sim, w, now):
             if worker.waiting > 0 and sim.config.hicache:
                 worker.look_s = idle.next_retry_s(sim, w)
         elif worker.phase == la.IDLE and worker.held_head >= 0:
-            worker.phase = la.FORMING
-            heaps.event_set(sim, w, now)
+            heaps.form_at(sim, w, now)
         elif worker.phase == la.IDLE and worker.waiting > 0 and sim.config.hicache:
             idle.schedule_retry(sim, w)
         return
@@ -213,7 +212,7 @@ def form(sim, w, now):
         size, batch = _shape(sim, w, kind)
         schedulers.hold_back(sim, w, sim.prompts[running.newest(sim, w) ^ 1], size, *batch)
     elif kind == la.DECODE_STEP and sim.config.schedulers == 1 and not waits and _may_fast_forward(sim, w):
-        decode.launch_decode(sim, w, now)
+        sglang_decode.launch_decode(sim, w, now)
     else:
         _launch(sim, w, now, kind)
 
@@ -273,7 +272,7 @@ def complete(sim, w, now):
     before = worker.launched
     ended = max(worker.oldest_end_s, now) if sim.config.hicache else worker.oldest_end_s
     steps = worker.fast_forward_steps
-    decode.complete_decode(sim, w)
+    sglang_decode.complete_decode(sim, w)
     inbox.passed(sim, w, steps - 1)
     note_peak(sim, w)
     if not sim.config.overlap:
@@ -318,8 +317,7 @@ def receive(sim, w, r, now):
     else:
         _enter(sim, w, r, now, worker.moments + 1)
     if worker.phase == la.IDLE:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+        heaps.form_at(sim, w, now)
     elif waits:
         if worker.phase == la.FAST_FORWARDING:
             inbox.cut_fast_forward(sim, w, now)
@@ -330,7 +328,6 @@ def receive(sim, w, r, now):
 @kernel
 def let_go(sim, w, r, now):
     """Release the KV of ``r``, which has been sent: its full pages stay in the tree, evictable."""
-    worker = sim.workers[w]
     if not sim.requests[r].away:
         return
     sim.requests[r].away = 0
@@ -339,9 +336,7 @@ def let_go(sim, w, r, now):
     first = schedulers.leader(sim, w)
     for scheduler in range(first, first + sim.config.schedulers):
         sim.workers[scheduler].full = 0
-    if worker.phase == la.IDLE and worker.waiting > 0:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+    heaps.wake(sim, w, now)
 
 
 def engine_entry(sim, op, w, r, now):

@@ -9,23 +9,21 @@ counts 1; an engine without a batch passes at once again while requests are in t
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.engine import device
 from hisearch.kernels.layout import sim as la
 
 #: Weight of a pass after a step with prompts.
 PREFILL_WEIGHT = 1000
 
+_enqueue = fifo()
+
 
 @kernel
 def hold(sim, w, r):
     """Put the arrived request ``r`` into the inbox."""
     worker = sim.workers[w]
-    sim.requests[r].next = -1
-    if worker.held_head < 0:
-        worker.held_head = r
-    else:
-        sim.requests[worker.held_tail].next = r
-    worker.held_tail = r
+    worker.held_head, worker.held_tail = _enqueue(sim.requests, worker.held_head, worker.held_tail, r)
 
 
 @kernel

@@ -8,6 +8,7 @@ as many as it needs. It takes none if all of them are too few.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.engine import log
 from hisearch.kernels.hicache import storage
 from hisearch.kernels.layout import sim as la
@@ -18,6 +19,8 @@ from hisearch.kernels.traffic import lists
 
 #: Decode steps that a retraction makes room for (SGLANG_RETRACT_DECODE_STEPS).
 DECODE_STEPS = 20
+
+_enqueue = fifo()
 
 
 @kernel
@@ -125,12 +128,9 @@ def preempt_for(sim, w, r):
     for k in range(count):
         q = sim.batch[w, k]
         sim.requests[q].goes = 0
-        sim.requests[q].next = -1
-        if worker.preempted_head < 0:
-            worker.preempted_head = q
-        else:
-            sim.requests[worker.preempted_tail].next = q
-        worker.preempted_tail = q
+        worker.preempted_head, worker.preempted_tail = _enqueue(
+            sim.requests, worker.preempted_head, worker.preempted_tail, q
+        )
     return True
 
 

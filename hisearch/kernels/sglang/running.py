@@ -21,6 +21,7 @@ left the batch, and decodes no more.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.engine import engine_calls
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import fleet as fl
@@ -30,6 +31,8 @@ from hisearch.kernels.sglang import drafted, gaps, memory
 from hisearch.kernels.sglang.components import state_requests, window_requests
 from hisearch.kernels.sglang.memory import CLIP_OUTPUT_TOKENS
 from hisearch.kernels.traffic import heaps, lists
+
+_enqueue = fifo("next_aside")
 
 
 @kernel
@@ -191,12 +194,7 @@ def _wait_for_last(sim, w, r):
     worker.draining += 1
     if prompt:
         return
-    request.next_aside = -1
-    if worker.draining_head < 0:
-        worker.draining_head = r
-    else:
-        sim.requests[worker.draining_tail].next_aside = r
-    worker.draining_tail = r
+    worker.draining_head, worker.draining_tail = _enqueue(sim.requests, worker.draining_head, worker.draining_tail, r)
 
 
 @kernel

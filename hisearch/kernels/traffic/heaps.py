@@ -92,6 +92,20 @@ def event_set(sim, w, time_s):
 
 
 @kernel
+def form_at(sim, w, at_s):
+    """Let worker ``w`` form a batch at ``at_s``."""
+    sim.workers[w].phase = la.FORMING
+    event_set(sim, w, at_s)
+
+
+@kernel
+def wake(sim, w, now):
+    """Let worker ``w`` form a batch if it idles and requests wait, as after memory was freed."""
+    if sim.workers[w].phase == la.IDLE and sim.workers[w].waiting > 0:
+        form_at(sim, w, now)
+
+
+@kernel
 def event_clear(sim, w):
     """Clear worker ``w``'s next event."""
     slot = sim.workers[w].event_slot

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.core.linked_list import fifo, free_list
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 
-
-@kernel
-def _acquire(sim):
-    """Take an unused record; -1 if there is none, which voids the run."""
-    m = sim.counters[la.FREE_MOVE]
-    if m >= 0:
-        sim.counters[la.FREE_MOVE] = sim.moves[m].next
-        return m
-    m = sim.counters[la.MOVES_USED]
-    if m >= sim.moves.shape[0]:
-        sim.counters[la.FAULT] = la.NODE_POOL_FULL
-        return -1
-    sim.counters[la.MOVES_USED] = m + 1
-    return m
+_enqueue = fifo()
+_acquire, _release = free_list(la.FREE_MOVE, la.MOVES_USED)
 
 
 @kernel
 def release(sim, m):
     """Give a record back."""
-    sim.moves[m].next = sim.counters[la.FREE_MOVE]
-    sim.counters[la.FREE_MOVE] = m
+    _release(sim.moves, sim.counters, m)
 
 
 @kernel
 def _new(sim, trace_node, begin, end, to, priority):
-    m = _acquire(sim)
+    """A record of a move, in no queue; -1 if there is none, which voids the run."""
+    m = _acquire(sim.moves, sim.counters)
     if m < 0:
+        sim.counters[la.FAULT] = la.NODE_POOL_FULL
         return m
     move = sim.moves[m]
     move.trace_node = trace_node
@@ -40,7 +30,6 @@ def _new(sim, trace_node, begin, end, to, priority):
     move.end = end
     move.to = to
     move.priority = priority
-    move.next = -1
     return m
 
 
@@ -55,21 +44,13 @@ def note_demoted(sim, v, trace_node, begin, end, priority):
     m = _new(sim, trace_node, begin, end, 1, priority)
     if m < 0:
         return
-    if cache.gone_head >= 0:
-        sim.moves[last].next = m
-    else:
-        cache.gone_head = m
-    cache.gone_tail = m
+    cache.gone_head, cache.gone_tail = _enqueue(sim.moves, cache.gone_head, cache.gone_tail, m)
 
 
 @kernel
 def _append(sim, w, m):
     server = sim.servers[hl.SERVERS * w + hl.CONNECTOR_SERVER]
-    if server.head >= 0:
-        sim.moves[server.tail].next = m
-    else:
-        server.head = m
-    server.tail = m
+    server.head, server.tail = _enqueue(sim.moves, server.head, server.tail, m)
 
 
 @kernel
@@ -88,6 +69,5 @@ def adopt(sim, w, v):
     cache.gone_head = -1
     while m >= 0:
         after = sim.moves[m].next
-        sim.moves[m].next = -1
         _append(sim, w, m)
         m = after

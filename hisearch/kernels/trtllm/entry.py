@@ -35,8 +35,7 @@ def form(sim, w, now):
     _note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
         if worker.paused and worker.outstanding == 0:
-            worker.phase = la.FORMING
-            heaps.event_set(sim, w, now)
+            heaps.form_at(sim, w, now)
         else:
             device.await_next(sim, w, now, False)
         return
@@ -62,7 +61,7 @@ def _note_peak(sim, w):
 def _form_in_lockstep(sim, w, now):
     """Form rank ``w``'s batch of what ``ranks.choose_together`` chose."""
     worker = sim.workers[w]
-    if worker.sits_out:
+    if worker.skips_pass:
         return
     step.start(sim, w, now)
     _note_peak(sim, w)
@@ -259,8 +258,7 @@ def receive(sim, w, r, now):
     worker = sim.workers[w]
     memory.queue_up(sim, w, r)
     if worker.phase == la.IDLE:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+        heaps.form_at(sim, w, now)
     elif (
         worker.phase == la.FAST_FORWARDING
         and not worker.full

@@ -16,8 +16,11 @@ collect others.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.engine import schedulers
 from hisearch.kernels.trtllm import memory, step
+
+_enqueue = fifo()
 
 
 @kernel
@@ -25,19 +28,13 @@ def reset(sim, w):
     """Empty the queue of leader ``w``."""
     worker = sim.workers[w]
     worker.undealt_head = -1
-    worker.undealt_tail = -1
 
 
 @kernel
 def receive(sim, w, r):
     """Queue ``r`` before the ranks of ``w``'s worker."""
     front = sim.workers[schedulers.leader(sim, w)]
-    sim.requests[r].next = -1
-    if front.undealt_tail >= 0:
-        sim.requests[front.undealt_tail].next = r
-    else:
-        front.undealt_head = r
-    front.undealt_tail = r
+    front.undealt_head, front.undealt_tail = _enqueue(sim.requests, front.undealt_head, front.undealt_tail, r)
     front.undealt += 1
 
 
@@ -67,8 +64,6 @@ def _take_longest_first(sim, first, count):
         else:
             head = r
     front.undealt -= count
-    if front.undealt_head < 0:
-        front.undealt_tail = -1
     return head
 
 
@@ -152,7 +147,7 @@ def choose_together(sim, first):
     _deal(sim, first)
     active = 0
     for w in range(first, last):
-        sim.workers[w].sits_out = 0
+        sim.workers[w].skips_pass = 0
         sim.workers[w].batch_size = 0
         sim.workers[w].late = 0
         active += _active(sim, w)
@@ -170,4 +165,4 @@ def choose_together(sim, first):
         waits = waits or (_active(sim, w) > 0 and not _runs(sim, w))
     if waits and outstanding > 0:
         for w in range(first, last):
-            sim.workers[w].sits_out = 1
+            sim.workers[w].skips_pass = 1

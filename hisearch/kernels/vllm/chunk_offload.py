@@ -13,6 +13,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import block_table, queue
 from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import links, lists
@@ -21,6 +22,8 @@ from hisearch.kernels.vllm import chunk_store, chunk_uses, memory, transfers
 #: Rows of ``Sim.notes`` for each worker; the last is that of passes without a batch.
 ROWS = 3
 EMPTY_ROW = 2
+
+_enqueue = fifo()
 
 
 @kernel
@@ -110,11 +113,9 @@ def prepare(sim, w, t):
     connector = sim.connectors[w]
     if t < 0:
         return
-    if connector.prepared >= 0:
-        sim.transfers[connector.prepared_tail].next = t
-    else:
-        connector.prepared = t
-    connector.prepared_tail = t
+    connector.prepared, connector.prepared_tail = _enqueue(
+        sim.transfers, connector.prepared, connector.prepared_tail, t
+    )
 
 
 @kernel
@@ -299,12 +300,7 @@ def look(sim, w, now, row):
         if sim.transfers[t].end_s > now:
             break
         connector.transfers_head = sim.transfers[t].next
-        sim.transfers[t].next = -1
-        if notes.stored_head >= 0:
-            sim.transfers[notes.stored_tail].next = t
-        else:
-            notes.stored_head = t
-        notes.stored_tail = t
+        notes.stored_head, notes.stored_tail = _enqueue(sim.transfers, notes.stored_head, notes.stored_tail, t)
     transfers.end_loads(sim, w, now, row)
 
 

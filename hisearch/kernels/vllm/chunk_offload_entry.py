@@ -78,19 +78,14 @@ def _consider(sim, w, r, now, budget, skipped):
             queue.touch_path(sim, sim.workers[w].cache_id, sim.requests[r].node, sim.requests[r].redirect)
         return tokens
     look = step.look_up(sim, w, r)
-    trace_node, limit, hit_tokens, d = look
+    trace_node, _, hit_tokens, _ = look
     known = sim.trace.input_tokens[r] + sim.requests[r].generated
     tokens = chunk_offload.find(sim, w, r, trace_node, known, hit_tokens)
     if tokens < 0:
         return loading_queue.SKIPPED
     if tokens > 0:
         return _load(sim, w, r, look, tokens)
-    share = step.share_of(sim, w, r, hit_tokens, budget)
-    if share == 0 or not step.fits_admission(sim, w, r, hit_tokens, d, 0, hit_tokens + share):
-        return loading_queue.NO_PAGES
-    step.hold(sim, w, r, trace_node, limit, hit_tokens)
-    offloaded.on_device = hit_tokens
-    return loading_queue.run(sim, w, r, now, share, lists.pages(sim, hit_tokens), skipped)
+    return loading_queue.begin(sim, w, r, now, budget, skipped, look)
 
 
 @kernel
@@ -177,8 +172,7 @@ def _go_idle(sim, w, now, preempted):
     elif worker.waiting + connector.skipped + worker.running > 0 or sim.offloading.workers_per_store > 1:
         time = transfers.next_end_s(sim, w)
     if time < la.FOREVER_S:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, time)
+        heaps.form_at(sim, w, time)
     else:
         device.await_next(sim, w, now, False)
 
@@ -251,7 +245,7 @@ def form(sim, w, now):
 @kernel
 def _held_s(sim, now, ready_s):
     """Until when a pass at ``now``, whose step is launched at ``ready_s``, holds the scheduler."""
-    return now if sim.offloading.worker_apart else ready_s
+    return now if sim.offloading.own_processes else ready_s
 
 
 @kernel
@@ -298,8 +292,7 @@ def receive(sim, w, r, now):
     vllm.enqueue(sim, w, r)
     chunk_offload.receive(sim, r)
     if worker.phase == la.IDLE or (worker.phase == la.FORMING and worker.event_s > now):
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, max(now, sim.connectors[w].held_s))
+        heaps.form_at(sim, w, max(now, sim.connectors[w].held_s))
     elif worker.phase == la.FAST_FORWARDING and step.may_be_admitted(sim, w, r):
         device.cut_fast_forward(sim, w, now)
 

@@ -243,8 +243,7 @@ def _wake(sim, w, now, cut):
     if sim.config.scheduler_kind == la.LOCKSTEP:
         schedulers.wake_group(sim, w, now)
     elif worker.phase == la.IDLE:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+        heaps.form_at(sim, w, now)
     elif worker.phase == la.FAST_FORWARDING and cut and worker.running < sim.config.max_running:
         device.cut_fast_forward(sim, w, now)
 

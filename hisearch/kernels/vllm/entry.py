@@ -87,8 +87,7 @@ def stand_by(sim, w, now, preempted):
         engine_calls.call_engine(sim.config.objects, sim, al.PASS, w, 0, now)
     skip_decode(sim, w)
     if preempted and worker.outstanding == 0 and sim.config.scheduler_kind != la.LOCKSTEP:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+        heaps.form_at(sim, w, now)
     else:
         device.await_next(sim, w, now, False)
 
@@ -339,8 +338,7 @@ def receive(sim, w, r, now):
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.ARRIVES, w, r, now)
     if worker.phase == la.IDLE:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+        heaps.form_at(sim, w, now)
     elif worker.phase == la.FAST_FORWARDING and step.may_be_admitted(sim, w, r):
         device.cut_fast_forward(sim, w, now)
 
@@ -348,15 +346,11 @@ def receive(sim, w, r, now):
 @kernel
 def let_go(sim, w, r, now):
     """Free the pages of ``r``, whose KV has been sent, for waiting requests."""
-    worker = sim.workers[w]
     request = sim.requests[r]
-    if not request.away:
-        return
-    request.away = 0
-    memory.release(sim, w, r, request.computed, request.computed)
-    if worker.phase == la.IDLE and worker.waiting > 0:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+    if request.away:
+        request.away = 0
+        memory.release(sim, w, r, request.computed, request.computed)
+        heaps.wake(sim, w, now)
 
 
 @kernel

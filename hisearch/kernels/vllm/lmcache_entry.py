@@ -230,7 +230,7 @@ def _launch(sim, w, now):
         at_s = _save_admitted(sim, w, True, at_s)
     if sim.links[2 * w].transfers > saves:
         held_s = at_s
-    if sim.offloading.worker_apart:
+    if sim.offloading.own_processes:
         held_s = now
     held.delay_results(sim, w, held_s)
     device.queue(sim, w, start, at_s)
@@ -273,8 +273,7 @@ def form(sim, w, now):
     if worker.batch_size == 0 and worker.decoding == 0:
         vllm.skip_decode(sim, w)
         if preempted and worker.outstanding == 0:
-            worker.phase = la.FORMING
-            heaps.event_set(sim, w, now)
+            heaps.form_at(sim, w, now)
         else:
             device.await_next(sim, w, now, False)
         return

@@ -80,3 +80,18 @@ def resume(sim, w, r, now, budget, skipped):
     if share == 0 or not step.fits_admission(sim, w, r, 0, w, held, cached + share):
         return NO_PAGES
     return run(sim, w, r, now, share, held, skipped)
+
+
+@kernel
+def begin(sim, w, r, now, budget, skipped, look):
+    """Try to run ``r``, of which nothing is to be loaded. Returns tokens scheduled, or ``NO_PAGES``.
+
+    look: what ``step.look_up`` returned.
+    """
+    trace_node, limit, hit_tokens, d = look
+    share = step.share_of(sim, w, r, hit_tokens, budget)
+    if share == 0 or not step.fits_admission(sim, w, r, hit_tokens, d, 0, hit_tokens + share):
+        return NO_PAGES
+    step.hold(sim, w, r, trace_node, limit, hit_tokens)
+    sim.offloaded[r].on_device = hit_tokens
+    return run(sim, w, r, now, share, lists.pages(sim, hit_tokens), skipped)

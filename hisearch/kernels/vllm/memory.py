@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue, tree
+from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.engine import engine_calls, log, ordered
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
+
+_enqueue = fifo("next_aside")
 
 
 @kernel
@@ -269,13 +272,8 @@ def release_finished(sim, w, r):
         release(sim, w, r, request.computed, final_tokens(sim, r))
         return
     publish(sim, w, r, final_tokens(sim, r))
-    request.next_aside = -1
     worker = sim.workers[w]
-    if worker.deferred_head < 0:
-        worker.deferred_head = r
-    else:
-        sim.requests[worker.deferred_tail].next_aside = r
-    worker.deferred_tail = r
+    worker.deferred_head, worker.deferred_tail = _enqueue(sim.requests, worker.deferred_head, worker.deferred_tail, r)
 
 
 @kernel

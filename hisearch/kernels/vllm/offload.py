@@ -10,6 +10,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import host_blocks, host_use
 from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import lists
@@ -17,6 +18,8 @@ from hisearch.kernels.vllm import memory, transfers
 
 #: Rows of ``Sim.notes`` for each worker: of the steps with odd and with even numbers.
 ROWS = 2
+
+_enqueue = fifo()
 
 
 @kernel
@@ -31,12 +34,7 @@ def receive(sim, r):
 @kernel
 def _note_stored(sim, row, r):
     notes = sim.notes[row]
-    sim.offloaded[r].next = -1
-    if notes.stored_head >= 0:
-        sim.offloaded[notes.stored_tail].next = r
-    else:
-        notes.stored_head = r
-    notes.stored_tail = r
+    notes.stored_head, notes.stored_tail = _enqueue(sim.offloaded, notes.stored_head, notes.stored_tail, r)
 
 
 # ---- look-ups and loads ----------------------------------------------------------------------------------------------
@@ -94,13 +92,10 @@ def _prepare(sim, w, r, tokens):
     transfer = sim.transfers[t]
     transfer.tokens = tokens
     transfer.request = r
-    transfer.next = -1
     connector = sim.connectors[w]
-    if connector.transfers_head >= 0:
-        sim.transfers[connector.transfers_tail].next = t
-    else:
-        connector.transfers_head = t
-    connector.transfers_tail = t
+    connector.transfers_head, connector.transfers_tail = _enqueue(
+        sim.transfers, connector.transfers_head, connector.transfers_tail, t
+    )
     if connector.prepared < 0:
         connector.prepared = t
     sim.offloaded[r].transfers += 1

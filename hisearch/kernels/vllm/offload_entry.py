@@ -42,19 +42,14 @@ def _consider(sim, w, r, now, budget, skipped):
     if offloaded.loading == tl.LOADED:
         return loading_queue.resume(sim, w, r, now, budget, skipped)
     look = step.look_up(sim, w, r)
-    trace_node, limit, hit_tokens, d = look
+    trace_node, _, hit_tokens, _ = look
     known = sim.trace.input_tokens[r] + sim.requests[r].generated
     tokens = offload.find(sim, w, r, trace_node, known, hit_tokens)
     if tokens < 0:
         return loading_queue.SKIPPED
     if tokens > 0:
         return _load(sim, w, r, look, tokens)
-    share = step.share_of(sim, w, r, hit_tokens, budget)
-    if share == 0 or not step.fits_admission(sim, w, r, hit_tokens, d, 0, hit_tokens + share):
-        return loading_queue.NO_PAGES
-    step.hold(sim, w, r, trace_node, limit, hit_tokens)
-    offloaded.on_device = hit_tokens
-    return loading_queue.run(sim, w, r, now, share, lists.pages(sim, hit_tokens), skipped)
+    return loading_queue.begin(sim, w, r, now, budget, skipped, look)
 
 
 @kernel
@@ -139,8 +134,7 @@ def _go_idle(sim, w, now, preempted):
     if sim.config.scheduler_kind == la.LOCKSTEP:
         worker.look_s = time
     elif time < la.FOREVER_S:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, time)
+        heaps.form_at(sim, w, time)
     else:
         device.await_next(sim, w, now, False)
 
@@ -295,8 +289,7 @@ def receive(sim, w, r, now):
     if sim.config.scheduler_kind == la.LOCKSTEP:
         return
     if worker.phase == la.IDLE or (worker.phase == la.FORMING and worker.event_s > now):
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+        heaps.form_at(sim, w, now)
     elif worker.phase == la.FAST_FORWARDING and step.may_be_admitted(sim, w, r):
         device.cut_fast_forward(sim, w, now)
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import block_table
+from hisearch.kernels.core.linked_list import fifo, free_list
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import links, lists
 from hisearch.kernels.vllm import memory
+
+_enqueue = fifo()
+_acquire, _release = free_list(la.FREE_TRANSFER, la.TRANSFERS_USED)
 
 
 @kernel
@@ -24,12 +28,9 @@ def store_of(sim, w):
 def append_finished(sim, w, r):
     """Note that ``r`` has finished, for the next poll or pass."""
     connector = sim.connectors[w]
-    sim.offloaded[r].next = -1
-    if connector.finished_head >= 0:
-        sim.offloaded[connector.finished_tail].next = r
-    else:
-        connector.finished_head = r
-    connector.finished_tail = r
+    connector.finished_head, connector.finished_tail = _enqueue(
+        sim.offloaded, connector.finished_head, connector.finished_tail, r
+    )
 
 
 @kernel
@@ -66,13 +67,8 @@ def queue_load(sim, w, r, on_device, tokens):
     offloaded.load_tokens = tokens
     offloaded.on_device = on_device
     offloaded.loading = tl.LOADING
-    offloaded.next = -1
     connector = sim.connectors[w]
-    if connector.loads_head >= 0:
-        sim.offloaded[connector.loads_tail].next = r
-    else:
-        connector.loads_head = r
-    connector.loads_tail = r
+    connector.loads_head, connector.loads_tail = _enqueue(sim.offloaded, connector.loads_head, connector.loads_tail, r)
     if connector.new_load < 0:
         connector.new_load = r
     known = sim.trace.input_tokens[r] + sim.requests[r].generated
@@ -104,23 +100,16 @@ def end_wait(sim, w, r):
 @kernel
 def acquire_transfer(sim):
     """An unused record of a transfer; -1, which voids the run, if there is none."""
-    t = sim.counters[la.FREE_TRANSFER]
-    if t >= 0:
-        sim.counters[la.FREE_TRANSFER] = sim.transfers[t].next
-        return t
-    t = sim.counters[la.TRANSFERS_USED]
-    if t >= sim.transfers.shape[0]:
+    t = _acquire(sim.transfers, sim.counters)
+    if t < 0:
         sim.counters[la.FAULT] = la.NODE_POOL_FULL
-        return -1
-    sim.counters[la.TRANSFERS_USED] = t + 1
     return t
 
 
 @kernel
 def release_transfer(sim, t):
     """Give the record of a transfer back."""
-    sim.transfers[t].next = sim.counters[la.FREE_TRANSFER]
-    sim.counters[la.FREE_TRANSFER] = t
+    _release(sim.transfers, sim.counters, t)
 
 
 @kernel
@@ -157,12 +146,7 @@ def end_loads(sim, w, now, row):
     while connector.loads_head >= 0 and sim.offloaded[connector.loads_head].load_end_s <= now:
         r = connector.loads_head
         connector.loads_head = sim.offloaded[r].next
-        sim.offloaded[r].next = -1
-        if notes.loaded_head >= 0:
-            sim.offloaded[notes.loaded_tail].next = r
-        else:
-            notes.loaded_head = r
-        notes.loaded_tail = r
+        notes.loaded_head, notes.loaded_tail = _enqueue(sim.offloaded, notes.loaded_head, notes.loaded_tail, r)
 
 
 @kernel

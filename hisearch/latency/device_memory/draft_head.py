@@ -57,9 +57,9 @@ def head_weight_bytes_per_rank(
     layers = speculation.head_layers * (sum(map(_of_a_layer, attention)) + ffn)
     if speculation.method == "eagle":
         return wide * (layers + 2 * hidden * hidden)
-    beside = sum(_of_a_layer(matrix) for matrix in attention if matrix.inputs == hidden)
+    embedded = sum(_of_a_layer(matrix) for matrix in attention if matrix.inputs == hidden)
     rows = min(DRAFT_VOCABULARY, model.vocab_size) / part.parallelism.tensor
-    return wide * (layers + beside + 3 * hidden * hidden + rows * hidden)
+    return wide * (layers + embedded + 3 * hidden * hidden + rows * hidden)
 
 
 def _last_layer(model: ModelSpec, part: Shard) -> list[Matrix]:

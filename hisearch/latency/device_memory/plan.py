@@ -51,7 +51,7 @@ from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.graphs import graph_mode
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.models.model import ModelSpec
-from hisearch.specs.models.windows import keeps_windows_apart, seen_tokens
+from hisearch.specs.models.windows import keeps_window_pool, seen_tokens
 
 
 class DoesNotFit(ValueError):  # noqa: N818
@@ -181,7 +181,7 @@ def plan_memory(
         per_token += engine.speculation.head_layers * layer_kv_bytes_per_token(model, shard(model, split), kv_dtype)
         states += engine.speculation.draft_tokens
     window = _window_bytes(model, split, kv_dtype, engine)
-    has_window_pool = keeps_windows_apart(engine.name, model)
+    has_window_pool = keeps_window_pool(engine.name, model)
     window_per_token = window_kv_bytes_per_token_per_rank(model, split, kv_dtype)
     compressed = compressed_memory(model, split.pipeline, kv_dtype, engine, budget - weights)
     if compressed is not None:

@@ -18,7 +18,7 @@ from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.deployments.engine_rules import rules_version
 from hisearch.specs.deployments.pool import PoolSpec
 from hisearch.specs.models.model import ModelSpec
-from hisearch.specs.models.windows import keeps_windows_apart
+from hisearch.specs.models.windows import keeps_window_pool
 from hisearch.specs.versions import precedes
 
 #: Release by whose rules window pools are simulated.
@@ -82,7 +82,7 @@ def simulates_windows(version: str) -> bool:
 
 def simulated(pool: PoolSpec, model: ModelSpec) -> bool:
     """Whether the window's pool of ``pool`` is simulated; elsewhere it counts as large enough."""
-    if not keeps_windows_apart(pool.engine.name, model) or not simulates_windows(pool.engine.version):
+    if not keeps_window_pool(pool.engine.name, model) or not simulates_windows(pool.engine.version):
         return False
     return forms_batches_alone(pool) and pool.engine.speculation is None
 

@@ -63,13 +63,13 @@ class AutoEstimator(ProfileEstimator):
         selected = self.selected(priced.accelerator, engine)
         measured = self.chosen(priced.accelerator, engine) is not None
         over_pcie = None if measured else self._over_pcie(priced.accelerator, engine)
-        doubts = [over_pcie.warning] if over_pcie is not None and priced.split.stage_ranks > 1 else []
+        caveats = [over_pcie.warning] if over_pcie is not None and priced.split.stage_ranks > 1 else []
         if selected is None:
             curves = None if over_pcie is None else over_pcie.curves
             costs = RooflineEstimator(self.profile_name, self.profile, curves).compile(priced)
             why = transfer.too_far(priced.accelerator, self._known(engine))
             warning = f"no profile of {engine} on this accelerator: the roofline prices its steps{why}"
-            return replace(costs, warnings=(*costs.warnings, warning, *doubts))
+            return replace(costs, warnings=(*costs.warnings, warning, *caveats))
         name, profile = selected
         if measured:
             return corrected(build_estimator(name, profile).compile(priced), profile.corrections)
@@ -77,4 +77,4 @@ class AutoEstimator(ProfileEstimator):
         costs = ScaledEstimator(name, profile).compile(attained)
         assert profile.laws is not None
         warning = f"no profile of {engine} on this accelerator: laws of {profile.laws.accelerator} are carried over"
-        return replace(costs, served=None, warnings=(*costs.warnings, warning, *doubts))
+        return replace(costs, served=None, warnings=(*costs.warnings, warning, *caveats))

@@ -136,7 +136,7 @@ class Collectives:
         if split.attention_data == 1:
             latent_s = latent_reduced_s(model, tokens, lambda moved: self.all_reduce_s(moved, split.tensor))
             total = total + model.ffn_count * reduced + moe_layers(model) * latent_s
-            if model.moe is not None and model.moe.shared_apart:
+            if model.moe is not None and model.moe.separate_shared:
                 total = total + moe_layers(model) * reduced
         else:
             total = total + self.shared_s(split, model, payload)

@@ -124,7 +124,7 @@ class ScaledWorker:
         if moe_layers(self.model):
             routed = moe_layers(self.model) * self.experts_s(tokens)
             parallel = (tokens <= SHARED_STREAM_TOKENS) & (
-                self.model.moe is not None and not self.model.moe.shared_apart
+                self.model.moe is not None and not self.model.moe.separate_shared
             )
             total += np.where(parallel, np.maximum(routed, shared), routed + shared)
         split = self.part.parallelism

@@ -90,7 +90,7 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
     if "engine.max_running_requests" not in settings and isinstance(limit, int):
         settings["engine.max_running_requests"] = limit
     tokens = merged.get("max_total_num_tokens")
-    drafts, doubt = drafts_of(merged, parse_metrics(answers["/metrics"].text))
+    drafts, caveat = drafts_of(merged, parse_metrics(answers["/metrics"].text))
     silent = () if stated else ("The server does not tell its settings: expected an answer of /server_info.",)
     return Facts(
         engine="sglang",
@@ -100,7 +100,7 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
         kv_tokens=int(tokens) if isinstance(tokens, int | float) else None,
         max_context_tokens=merged.get("context_length"),
         speculation=drafts,
-        notes=(*silent, *([doubt] if doubt else [])),
+        notes=(*silent, *([caveat] if caveat else [])),
     )
 
 

@@ -84,7 +84,7 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
     models = (answers["/v1/models"].json() or {}).get("data") or [{}]
     version = (answers["/version"].json() or {}).get("version", "")
     blocks, block = merged.get("num_gpu_blocks"), merged.get("block_size")
-    drafts, doubt = drafts_of(config.get("speculative_config") or arguments.get("speculative_config"), metrics)
+    drafts, caveat = drafts_of(config.get("speculative_config") or arguments.get("speculative_config"), metrics)
     notes = () if config else (
         "The server does not tell its settings: it does with VLLM_SERVER_DEV_MODE=1, or name a file of its launch "
         "arguments.",
@@ -99,7 +99,7 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
         gpu=first_text(((stated.get("system_env") or {}).get("nvidia_gpu_models"),)),
         max_context_tokens=models[0].get("max_model_len"),
         speculation=drafts,
-        notes=(*(notes if not arguments else ()), *([doubt] if doubt else [])),
+        notes=(*(notes if not arguments else ()), *([caveat] if caveat else [])),
     )
 
 

@@ -130,7 +130,7 @@ class _Thread:
                 self._target()
         except _Closed:
             pass
-        except BaseException as error:
+        except BaseException as error:  # raised anew in the thread that waits for this one
             self.error = error
         self.over = True
         self.back.release()

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AfterValidator, AliasChoices, Field
 
 from hisearch.report.data.stored import read_stored
-from hisearch.search.confidence.rival_bandwidth import BandwidthWin
+from hisearch.search.confidence.device_bandwidth import BandwidthWin
 
 
 def _ascending(ends: tuple[float, float]) -> tuple[float, float]:

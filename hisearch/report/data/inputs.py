@@ -15,7 +15,7 @@ from hisearch.score.quantities import percent
 from hisearch.score.terms import Check
 from hisearch.search.model.demand import Rates
 from hisearch.search.model.trial import Recommendation, Trial, metric_of
-from hisearch.search.select.rivals import Rival
+from hisearch.search.select.other_hardware import OtherHardware
 from hisearch.specs.base import Evidence
 from hisearch.specs.studies.slo import SloTerm
 
@@ -136,8 +136,8 @@ class ReportInput:
     made. confidence: how sure the recommendation is, if known. so_far: of a study that has not ended; its
     recommendation is then the best so far. run: the run's folder, quoted for a shell. replicas_down: of each pool, away
     in every simulation. spare: what one more replica costs, where none is away and something is recommended.
-    whole_hosts: of the highlighted deployment. rivals: hardware that was not chosen. interrupted: somebody ended the
-    search before its answer was checked. doubts: what makes the figures other than they seem, as text.
+    whole_hosts: of the highlighted deployment. other_hardware: that was not chosen. interrupted: somebody ended the
+    search before its answer was checked. caveats: what makes the figures other than they seem, as text.
 
     Raises:
         ValueError: the parts contradict each other.
@@ -171,9 +171,9 @@ class ReportInput:
     replicas_down: int = 0
     spare: Spare | None = None
     whole_hosts: WholeHosts | None = None
-    rivals: tuple[Rival, ...] = ()
+    other_hardware: tuple[OtherHardware, ...] = ()
     interrupted: bool = False
-    doubts: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 2 <= len(self.objectives) <= 4:

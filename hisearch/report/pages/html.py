@@ -96,7 +96,7 @@ def _parts(data: ReportInput) -> dict[str, Any]:
         "trades": three,
         "ladder": reasons.ladder(data),
         "alternatives": reasons.alternatives(data),
-        "rivals": reasons.rival_rows(data),
+        "other_hardware": reasons.hardware_rows(data),
         "few_draws": known is not None and any(0 < row.draws < ENOUGH_DRAWS for row in known.candidates),
         "tornado": tornado(data),
         "settings": page.chosen_settings(data),

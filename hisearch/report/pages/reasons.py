@@ -15,7 +15,7 @@ from hisearch.score.quantities import UNDEFINED, quantity, usd
 from hisearch.score.stated import LATENCIES
 from hisearch.search.model.deployments import describe_each, hardware
 from hisearch.search.model.trial import Trial, metric_of, price_of
-from hisearch.search.select.rivals import Rival, hardware_kind
+from hisearch.search.select.other_hardware import OtherHardware, hardware_kind
 from hisearch.specs.wording import capitalised
 
 #: Cheaper trials that miss the SLO, at most, on the ladder of prices.
@@ -188,7 +188,7 @@ def alternatives(data: ReportInput) -> Alternatives | None:
     return Alternatives(columns, tuple(rows), common)
 
 
-class RivalRow(NamedTuple):
+class HardwareRow(NamedTuple):
     """Hardware that was not chosen, as text: what it is, its deployment and price, and when it would win."""
 
     hardware: str
@@ -198,28 +198,28 @@ class RivalRow(NamedTuple):
     meets: bool
 
 
-def rival_rows(data: ReportInput) -> tuple[RivalRow, ...]:
+def hardware_rows(data: ReportInput) -> tuple[HardwareRow, ...]:
     """How other hardware fared, the cheapest within the SLO first."""
     rows = []
-    for rival in data.rivals:
-        trial = rival.trial
+    for other in data.other_hardware:
+        trial = other.trial
         if trial is None:
-            rows.append(RivalRow(rival.hardware, UNDEFINED, UNDEFINED, "not simulated on the whole trace", False))
+            rows.append(HardwareRow(other.hardware, UNDEFINED, UNDEFINED, "not simulated on the whole trace", False))
         else:
-            wins = _wins(rival, trial, data)
+            wins = _wins(other, trial, data)
             rows.append(
-                RivalRow(rival.hardware, hardware(trial.deployment), usd(price_of(trial)), wins, trial.feasible)
+                HardwareRow(other.hardware, hardware(trial.deployment), usd(price_of(trial)), wins, trial.feasible)
             )
     return tuple(rows)
 
 
-def _wins(rival: Rival, trial: Trial, data: ReportInput) -> str:
+def _wins(other: OtherHardware, trial: Trial, data: ReportInput) -> str:
     """The price, and the bandwidth, at which it would win, or why none does."""
     if not trial.feasible:
         return violation_of(trial) or "misses the SLO"
     assert data.recommendation is not None
-    likely = _likely_win(rival, data)
-    if not rival.item:
+    likely = _likely_win(other, data)
+    if not other.item:
         cheaper = price_of(trial) <= price_of(data.recommendation.trial)
         if not cheaper:
             return likely or "by no price of its own"
@@ -230,15 +230,15 @@ def _wins(rival: Rival, trial: Trial, data: ReportInput) -> str:
         return f"{costs}; {likely}" if likely else costs
     if likely:
         return likely
-    wins = f"not even with {rival.item} for nothing"
-    if rival.win_usd is not None:
-        unit = rival.unit.partition("/")[2].replace("/", " and ")
-        wins = f"{rival.item} at {usd(rival.win_usd)} per {unit} or less, now {usd(rival.now_usd)}"
+    wins = f"not even with {other.item} for nothing"
+    if other.win_usd is not None:
+        unit = other.unit.partition("/")[2].replace("/", " and ")
+        wins = f"{other.item} at {usd(other.win_usd)} per {unit} or less, now {usd(other.now_usd)}"
     known = data.confidence.bandwidths if data.confidence is not None else ()
     for win in known:
-        if win.hardware == rival.hardware and win.factor is not None:
+        if win.hardware == other.hardware and win.factor is not None:
             wins += f"; {win.replicas} replicas do with {win.factor:.1f} times its bandwidth"
-        elif win.hardware == rival.hardware:
+        elif win.hardware == other.hardware:
             wins += f"; not with {win.most:g} times its bandwidth either"
     return wins
 
@@ -254,7 +254,7 @@ def _chance_of_like(trial: Trial, data: ReportInput) -> Chance | None:
     return next((chance for chance in chances if chance is not None), None)
 
 
-def _likely_win(rival: Rival, data: ReportInput) -> str:
+def _likely_win(other: OtherHardware, data: ReportInput) -> str:
     """The price of its accelerator at which a deployment of the hardware is cheaper that a few draws leave likely."""
     known = data.confidence.sensitivity.get("prices") if data.confidence is not None else None
     by_number = {trial.number: trial for trial in data.trials}
@@ -264,7 +264,7 @@ def _likely_win(rival: Rival, data: ReportInput) -> str:
             trial is None
             or row.get("dearer")
             or not row.get("draws")
-            or hardware_kind(trial.deployment) != rival.hardware
+            or hardware_kind(trial.deployment) != other.hardware
         ):
             continue
         draws = f"holds in {row['held']} of {row['draws']} draws"

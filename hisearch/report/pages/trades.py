@@ -49,7 +49,7 @@ def trades(data: ReportInput) -> tuple[Trade, ...]:
     """The trades in the order of ``ROLES``, then one more replica where it was priced; () without a recommendation."""
     if data.recommendation is None:
         return ()
-    trials = {"cheaper": _cheaper(data), "surer": _surer(data), "faster": _faster(data)}
+    trials = {"cheaper": _cheaper(data), "surer": _chance_constrained(data), "faster": _faster(data)}
     return (*(_trade(role, trials[role], data) for role in ROLES), *_spare(data))
 
 
@@ -99,7 +99,7 @@ def _cheaper(data: ReportInput) -> Trial | None:
     return min(near, key=lambda trial: (trial.worst_violation, price_of(trial), trial.number), default=None)
 
 
-def _surer(data: ReportInput) -> Trial | None:
+def _chance_constrained(data: ReportInput) -> Trial | None:
     """The chance-constrained recommendation, else the cheapest candidate with a higher probability."""
     best, known = _best(data), data.confidence or Confidence()
     by_number = {trial.number: trial for trial in data.trials}
@@ -156,7 +156,7 @@ def _best(data: ReportInput) -> Trial:
 def _trade(role: Role, trial: Trial | None, data: ReportInput) -> Trade:
     if trial is None:
         return Trade(role, None, "", "", _reason_for_none(role, data), "", "", verdict_on(False, None))
-    effect = {"cheaper": _effect_of_cheaper, "surer": _effect_of_surer, "faster": _effect_of_faster}[role]
+    effect = {"cheaper": _effect_of_cheaper, "surer": _effect_of_chance_constrained, "faster": _effect_of_faster}[role]
     return Trade(
         role,
         trial,
@@ -224,7 +224,7 @@ def _cheapest(trial: Trial, data: ReportInput) -> str:
     return f"; the cheapest, {usd(nominal.usd_per_hour)}, with {format_percent(nominal.chance)}"
 
 
-def _effect_of_surer(trial: Trial, data: ReportInput) -> str:
+def _effect_of_chance_constrained(trial: Trial, data: ReportInput) -> str:
     chance = format_chance(chance_of(trial.number, data))
     return f"{chance} likely to hold the SLO{_instead(data)}" if chance else "more likely to hold the SLO"
 

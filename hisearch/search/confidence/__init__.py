@@ -1,4 +1,4 @@
 """How sure a recommendation is: draws of uncertain inputs, the price of a higher probability, what would change it.
 
-Imports ``driver``, which runs the stages in order.
+Imports ``refine`` and what is below it, and ``driver``, which runs the stages in order.
 """

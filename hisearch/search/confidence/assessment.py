@@ -144,11 +144,11 @@ class Assessor:
         self,
         deployments: Sequence[DeploymentSpec],
         draws: Sequence[Sequence[int]],
-        beside: Callable[[], object] | None = None,
+        meanwhile: Callable[[], object] | None = None,
     ) -> None:
         """Simulate each deployment under its draws; a draw is made once for all deployments.
 
-        beside: called as well, in one of the threads.
+        meanwhile: called as well, in one of the threads.
         """
         keys = [deployment.model_dump_json() for deployment in deployments]
         by_number: dict[int, dict[str, DeploymentSpec]] = {}
@@ -157,7 +157,7 @@ class Assessor:
                 if (key, number) not in self._known:
                     by_number.setdefault(number, {})[key] = deployment
         works: list[Callable[[], object]] = [partial(self._know, *item) for item in by_number.items()]
-        self.each(lambda work: work(), [beside, *works] if beside is not None else works)
+        self.each(lambda work: work(), [meanwhile, *works] if meanwhile is not None else works)
 
     def known(self, deployment: DeploymentSpec, numbers: Iterable[int]) -> list[Evaluation]:
         """Evaluations of a deployment under those of the draws that were simulated."""

@@ -93,7 +93,7 @@ class Likelihood:
         lasts: list[bool | None] = []
         few = [] if self.simulations >= self._limit or self._assessor.out_of_time else self._few
         self._assessor.evaluations(
-            [trial.deployment], [few], beside=lambda: lasts.append(self._assessor.holds_carried_on(trial))
+            [trial.deployment], [few], meanwhile=lambda: lasts.append(self._assessor.holds_carried_on(trial))
         )
         if lasts == [False]:
             self._rejected.append(trial)

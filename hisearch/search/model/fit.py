@@ -26,7 +26,7 @@ from hisearch.specs.machines.parallelism import Parallelism, degrees_of, engine_
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.models.pages import PAGE_TOKENS, kept_page_tokens
-from hisearch.specs.models.windows import keeps_windows_apart
+from hisearch.specs.models.windows import keeps_window_pool
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _engines(study: ResolvedStudy, name: EngineName) -> Iterator[EngineSpec]:
     page = kept_page_tokens(study.model.spec)
     for speculation, settings in itertools.product(
         space.execution.speculations(name),
-        space.execution.engine_settings(name, keeps_windows_apart(name, study.model.spec)),
+        space.execution.engine_settings(name, keeps_window_pool(name, study.model.spec)),
     ):
         chunk, running = settings["chunk_tokens"], settings["max_running_requests"]
         least = max(running, page or PAGE_TOKENS[name]) if name == "trtllm" else running

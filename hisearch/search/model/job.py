@@ -66,7 +66,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Evaluation(Verdict):
-    """Outcome of a job; fields as in ``Trial``."""
+    """Outcome of a job; fields as in ``Trial``.
+
+    lasts: False if memory ran out, which depends on the machine's other work and is no fact about the deployment.
+    """
 
     metrics: dict[str, float] = field(default_factory=dict)
     slo: tuple[Check, ...] = ()
@@ -74,16 +77,12 @@ class Evaluation(Verdict):
     error: str = ""
     warnings: tuple[str, ...] = ()
     simulations: int = 1
+    lasts: bool = True
 
     @classmethod
     def failed(cls, error: Exception) -> Evaluation:
         """The outcome of a deployment that cannot be simulated."""
-        return cls(error=f"{type(error).__name__}: {error}")
-
-    @property
-    def lasts(self) -> bool:
-        """False if memory ran out: that depends on the machine's other work and is no fact about the deployment."""
-        return self.error.partition(":")[0] != MemoryError.__name__
+        return cls(error=f"{type(error).__name__}: {error}", lasts=not isinstance(error, MemoryError))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; floats survive a round trip exactly."""
@@ -104,11 +103,13 @@ class Evaluation(Verdict):
             error=data["error"],
             warnings=tuple(data["warnings"]),
             simulations=data.get("simulations", 1),
+            lasts=data.get("lasts", True),
         )
 
     def trial(self, number: int, job: Job) -> Trial:
         """The record of this outcome in a study."""
-        return Trial(number=number, **vars(job), **vars(self))
+        kept = {name: value for name, value in vars(self).items() if name != "lasts"}
+        return Trial(number=number, **vars(job), **kept)
 
 
 #: Simulates a job. It must be a pure function of the job and may be called from several threads at once.

@@ -52,8 +52,8 @@ class Problem:
     model, profile: names for the deployments. objectives: 2 to 4 names of ``specs.studies.study.Objective``. scopes: of
     the space's media, by name. limits: bounds by objective. refuses: why to skip a worker that could be built, or "";
     absent, no worker is skipped. kept_page_tokens: tokens of the engines' KV pages for the model; None for each
-    engine's own. windows_apart: engines that keep the model's windows in a pool of their own. checkpoint_dtype: format
-    of the published weights, None where it is not known. replicas_down: replicas of each pool that may be away while
+    engine's own. window_pool_engines: those that keep windows in a pool of their own. checkpoint_dtype: format of
+    the published weights, None where it is not known. replicas_down: replicas of each pool that may be away while
     the SLO holds.
     """
 
@@ -69,7 +69,7 @@ class Problem:
     limits: Mapping[str, LimitSpec] = field(default_factory=dict)
     refuses: Callable[[PoolSpec], str] | None = None
     kept_page_tokens: int | None = None
-    windows_apart: frozenset[EngineName] = frozenset()
+    window_pool_engines: frozenset[EngineName] = frozenset()
     checkpoint_dtype: DType | None = None
     replicas_down: int = 0
 
@@ -91,7 +91,7 @@ class Problem:
 
     def engine_settings(self, engine: EngineName) -> list[dict[str, Any]]:
         """Every combination of an engine's batch limits and policies; see ``ExecutionSpace``."""
-        return self.space.execution.engine_settings(engine, engine in self.windows_apart)
+        return self.space.execution.engine_settings(engine, engine in self.window_pool_engines)
 
     @property
     def profile(self) -> str:

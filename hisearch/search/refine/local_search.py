@@ -190,7 +190,7 @@ def _pool_changes(problem: Problem, pool: PoolSpec) -> Iterator[Callable[[dict[s
         yield _engine_setting("capacity_policy", policy)
     for schedule in execution.schedules_of(pool.engine.name):
         yield _engine_setting("schedule", schedule)
-    for ratio in execution.swa_full_tokens_ratios if pool.engine.name in problem.windows_apart else ():
+    for ratio in execution.swa_full_tokens_ratios if pool.engine.name in problem.window_pool_engines else ():
         yield _engine_setting("swa_full_tokens_ratio", ratio)
     for speculation in execution.speculations(pool.engine.name):
         yield _speculation(speculation)

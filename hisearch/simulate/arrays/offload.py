@@ -113,7 +113,7 @@ def _settings(plan: WorkerPlan, stores: int, workers: int) -> Any:
     settings["arc"] = plan.tiers[0].eviction == "arc"
     settings["threshold"] = _threshold(plan)
     settings["save_decode"] = plan.movement.save_decode
-    settings["worker_apart"] = plan.movement.worker_apart
+    settings["own_processes"] = plan.movement.own_processes
     return settings
 
 

@@ -144,9 +144,10 @@ def _conservativeness(plan: WorkerPlan) -> float:
 
 
 def _rules(plan: WorkerPlan) -> dict[str, bool]:
-    """Whether each dated rule of every engine holds."""
+    """Whether each dated rule of every engine that kernels ask for holds."""
     engine = plan.engine
-    rules = {rule: holds for name in RULES for rule, holds in rules_in_force(name, _release(engine, name)).items()}
+    holds = {name: rules_in_force(name, _release(engine, name)) for name in RULES}
+    rules = {rule.name: holds[name][rule.name] for name in RULES for rule in RULES[name] if rule.in_kernels}
     connects = offload_arrays.kv_connector_of(plan) == "lmcache" or offload_arrays.by_chunk(plan)
     return rules | {
         "fetches_by_hits": engine.name == "sglang" and tier_arrays.fetches_by_hits(plan),
@@ -219,6 +220,47 @@ def _give_places(trees: Any, plan: WorkerPlan, config: Any, nodes: int, workers:
     return int(ends[-1])
 
 
+def _has_radix_cache(config: Any) -> bool:
+    return bool(config.engine == la.SGLANG and config.role != fl.DECODE)
+
+
+def _tree_records(plan: WorkerPlan, config: Any, searched_trees: int) -> Any:
+    """Records of trees: the ``searched_trees``, then agents' pools of objects, their copies, and host pools."""
+    workers = int(config.workers)
+    pools = workers if plan.agents is not None and plan.agents.pool_pages else 0
+    copies = workers if plan.agents is not None and plan.agents.host_pages else 0
+    host_pools = workers if config.host_pages > 0 else 0
+    trees = records(searched_trees + pools + copies + host_pools, tree_layout.TREE)
+    if plan.agents is not None and pools:
+        trees["capacity_pages"][searched_trees : searched_trees + pools] = plan.agents.pool_pages
+        trees["capacity_pages"][searched_trees + pools : searched_trees + pools + copies] = plan.agents.host_pages
+    return trees
+
+
+def _queue_arrays(plan: WorkerPlan, config: Any, nodes: int, count: int, *, ends: bool) -> dict[str, Any]:
+    """Arrays by which SGLang orders its queue and forms its batches; of one place where the engine has no use for them.
+
+    nodes: of all trees. count: requests. ends: requests may end within a step, without a cache to keep them.
+    """
+    workers, radix = int(config.workers), _has_radix_cache(config)
+    order = QUEUE_ORDERS[plan.engine.schedule]
+    # With storage the queue keeps its order between passes that sort it (see ``sglang.order``).
+    sorts = radix and (order.every_pass or (len(plan.tiers) > 1 and config.schedule != la.FCFS))
+    priorities = EVICTIONS[plan.engine.eviction].priorities or tier_arrays.by_priority(plan)
+    has_ranks = radix and (priorities or order.weighs_nodes)
+    has_prompts = radix or config.engine == la.TRTLLM
+    return {
+        "node_ranks": np.empty(nodes if has_ranks else 1, tree_layout.NODE_RANK).view(np.recarray),
+        "queued": np.empty(count if radix and config.schedule != la.FCFS else 1, sglang_fields.QUEUED).view(
+            np.recarray
+        ),
+        "joins": np.empty((workers, config.max_running if radix else 1), sglang_fields.JOIN).view(np.recarray),
+        "prompts": np.empty((2 * workers, config.max_running) if has_prompts else (1, 1), np.int32),
+        "ends": np.empty((2 * workers, config.max_running + 1) if radix and ends else (1, 1), np.float64),
+        "queue_order": np.empty((2, count if sorts else 1), np.int32),
+    }
+
+
 def allocate(
     plan: WorkerPlan,
     trace: TraceArrays,
@@ -251,33 +293,18 @@ def allocate(
     workers = int(config.workers)
     # For each scheduler, the one whose place on the node it takes.
     places = [plan.schedulers * place + scheduler for place in places for scheduler in range(plan.schedulers)]
-    stores = tier_arrays.store_trees(plan, workers)
-    pools = workers if plan.agents is not None and plan.agents.pool_pages else 0
-    copies = workers if plan.agents is not None and plan.agents.host_pages else 0
-    trees = workers * (2 if config.host_pages > 0 else 1) + stores + pools + copies
     # Host pools hold nodes of the workers' trees; pools of objects hold none.
-    searched_trees = workers + stores
+    searched_trees = workers + tier_arrays.store_trees(plan, workers)
+    tree_records = _tree_records(plan, config, searched_trees)
+    trees = len(tree_records)
     nodes = node_limit + trees + workers * agent_arrays.record_count(agents, plan.agents)
     servers = hl.SERVERS * workers + (al.AGENT_SERVERS * workers if plan.agents is not None else 0)
-    tree_records = records(trees, tree_layout.TREE)
-    if plan.agents is not None and pools:
-        tree_records["capacity_pages"][searched_trees : searched_trees + pools] = plan.agents.pool_pages
-        tree_records["capacity_pages"][searched_trees + pools : searched_trees + pools + copies] = (
-            plan.agents.host_pages
-        )
-    order = QUEUE_ORDERS[plan.engine.schedule]
-    radix = config.engine == la.SGLANG and config.role != fl.DECODE
-    leaves = _give_places(tree_records, plan, config, nodes, workers) if radix or pools else 0
-    # With storage the queue keeps its order between passes that sort it (see ``sglang.order``).
-    sorts = radix and (order.every_pass or (len(plan.tiers) > 1 and config.schedule != la.FCFS))
-    priorities = EVICTIONS[plan.engine.eviction].priorities or tier_arrays.by_priority(plan)
-    has_node_ranks = radix and (priorities or order.weighs_nodes)
+    has_places = _has_radix_cache(config) or (plan.agents is not None and plan.agents.pool_pages > 0)
+    leaves = _give_places(tree_records, plan, config, nodes, workers) if has_places else 0
     pinned = np.broadcast_to(plan.ignore_eos, count).astype(np.int8)
     fills_limit = trace.output_tokens == trace.max_output_tokens
     ends_by_limit = fills_limit & ((pinned != 0) | plan.limits_stated)
-    ends = radix and pinned.any() and not config.prefix_caching
     runs_vllm = config.engine == la.VLLM or config.role == fl.DECODE
-    by_trtllm = config.engine == la.TRTLLM
     in_order = trace._replace(previous=np.full_like(trace.previous, -1)) if pooled else trace
     owner_head, owner, next_owner = owners.find(in_order) if runs_vllm else (np.empty(0, np.int32),) * 3
     settings.shared_outputs = len(owner) > 0
@@ -296,8 +323,7 @@ def allocate(
             trace, agents, plan.agents, searched_trees, workers, nodes, int(config.capacity_pages), seed
         ),
         nodes=np.empty(nodes, tree_layout.NODE).view(np.recarray),
-        node_ranks=np.empty(nodes if has_node_ranks else 1, tree_layout.NODE_RANK).view(np.recarray),
-        queued=np.empty(count if radix and config.schedule != la.FCFS else 1, sglang_fields.QUEUED).view(np.recarray),
+        **_queue_arrays(plan, config, nodes, count, ends=bool(pinned.any()) and not config.prefix_caching),
         **tier_arrays.arrays(plan, trace, workers, node_limit),
         hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
         hosts=_hosts(workers if config.hicache or config.store_pool >= 0 else 1, places),
@@ -313,10 +339,6 @@ def allocate(
         finish_heap=np.empty((workers, config.max_running), np.int32),
         batch=np.empty((workers, config.max_running), np.int32),
         launches=records(2 * workers, schedulers_fields.LAUNCH),
-        joins=np.empty((workers, config.max_running if radix else 1), sglang_fields.JOIN).view(np.recarray),
-        prompts=np.empty((2 * workers, config.max_running) if radix or by_trtllm else (1, 1), np.int32),
-        ends=np.empty((2 * workers, config.max_running + 1) if ends else (1, 1), np.float64),
-        queue_order=np.empty((2, count if sorts else 1), np.int32),
         shuffle_rng=_shuffle_streams(seed, workers),
         evict_heap=np.empty(leaves, np.int32),
         pinned=pinned,
@@ -325,7 +347,7 @@ def allocate(
         owner_head=owner_head,
         owner=owner,
         next_owner=next_owner,
-        pledged=np.zeros(len(trace.parent) if by_trtllm else 0, np.int64),
+        pledged=np.zeros(len(trace.parent) if config.engine == la.TRTLLM else 0, np.int64),
         stage_free_s=np.zeros((workers // config.schedulers, config.schedulers)),
         **lockstep_arrays(plan),
         event_heap=np.empty(workers, np.int32),

@@ -42,7 +42,7 @@ from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.versions import compiles_engine
 
 #: A worker of one accelerator.
-ONE = Parallelism()
+UNSPLIT = Parallelism()
 
 #: A window that no request exceeds.
 NO_WINDOW = 2**62
@@ -79,7 +79,7 @@ class WorkerPlan:
     movement: MovementPlan | None = None
     workers_per_node: int = 1
     agents: AgentPlan | None = None
-    split: Parallelism = ONE
+    split: Parallelism = UNSPLIT
     power: PowerPlan = PowerPlan()  # noqa: RUF009  (frozen)
     groups: GroupsPlan | None = None
     windows: WindowsPlan | None = None

@@ -77,7 +77,7 @@ class MovementPlan:
     layers: of the model, which a load-back loads one by one.
     writes_back_output: of a decode worker, whose single tier passes its output on to the storage of the prefill
     workers (see ``kernels.vllm.output_write_back``).
-    worker_apart: a worker of vLLM runs in processes of its own: LMCache's loads and saves do not hold the scheduler.
+    own_processes: a worker of vLLM runs in processes of its own: LMCache's loads and saves do not hold the scheduler.
     jumps: an idle scheduler does not pass again before the next event. The engine does; some recordings of it do not.
     """
 
@@ -98,5 +98,5 @@ class MovementPlan:
     shared: tuple[SharedLink, ...] = ()
     layers: int = 1
     writes_back_output: bool = False
-    worker_apart: bool = False
+    own_processes: bool = False
     jumps: bool = False

@@ -212,7 +212,7 @@ def _movement_plan(
         layers=model.layers,
         writes_back_output=pool.role == "decode",
         # A single rank runs in the scheduler's process (vLLM: config.parallel, v1.executor.uniproc_executor).
-        worker_apart=pool.parallelism.ranks > 1,
+        own_processes=pool.parallelism.ranks > 1,
     )
 
 

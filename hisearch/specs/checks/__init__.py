@@ -1,4 +1,4 @@
 """Checks of ``hisearch doctor``, which run no simulation.
 
-Imports ``documents`` and all kinds.
+Imports ``documents``, and the kinds below it.
 """

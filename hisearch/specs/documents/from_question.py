@@ -19,7 +19,7 @@ from hisearch.specs.documents.resolved import ResolvedStudy, study_text
 from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.models.pages import usual_kv_dtype
-from hisearch.specs.models.windows import keeps_windows_apart
+from hisearch.specs.models.windows import keeps_window_pool
 from hisearch.specs.phrases import PhraseError
 from hisearch.specs.source import text_source
 from hisearch.specs.studies.slo import SloSpec
@@ -243,7 +243,7 @@ def _space(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[s
         execution |= _WIDE | {"max_replicas": question.have[1], "max_accelerators": question.have[1]}
         if model.moe is not None:
             execution |= _WIDE_MOE
-    if "sglang" in question.engine and keeps_windows_apart("sglang", model):
+    if "sglang" in question.engine and keeps_window_pool("sglang", model):
         execution["swa_full_tokens_ratios"] = WINDOW_RATIOS
     if (kv_dtype := usual_kv_dtype(model)) != "bf16":
         execution["kv_dtypes"] = [kv_dtype]

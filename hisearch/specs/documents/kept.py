@@ -134,7 +134,7 @@ class Kept(Catalogue):
         return replace(document, kept=True) if own else document
 
 
-def kept_beside(path: Path, catalogue: Catalogue) -> Kept | None:
+def kept_with(path: Path, catalogue: Catalogue) -> Kept | None:
     """The documents kept in the folder of a run's study at ``path``; None where there are none.
 
     Raises:
@@ -162,7 +162,7 @@ def changed_since(folder: Path, catalogue: Catalogue | None = None) -> Iterator[
         ``Kind/name``, the run's own document, and today's; None where there is none, or it is not valid.
     """
     catalogue = catalogue or Catalogue()
-    kept = kept_beside(folder / "study.yaml", catalogue)
+    kept = kept_with(folder / "study.yaml", catalogue)
     for key in kept.files if kept is not None else ():
         kind, _, ref = key.partition("/")
         if is_path(ref) and not Path(ref).is_absolute():

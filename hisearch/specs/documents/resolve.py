@@ -16,7 +16,7 @@ from hisearch.specs.deployments.speculation import SpeculationSpec, check_specul
 from hisearch.specs.deployments.tier_checks import scope_of, tier_problems
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.document import Document, parse_document
-from hisearch.specs.documents.kept import Kept, kept_beside
+from hisearch.specs.documents.kept import Kept, kept_with
 from hisearch.specs.documents.overrides import apply_overrides
 from hisearch.specs.documents.references import Resolver
 from hisearch.specs.documents.resolved import Hardware, ResolvedDeployment, ResolvedStudy
@@ -46,7 +46,7 @@ def load_study(ref: str | Path, overrides: Iterable[str] = (), catalogue: Catalo
     """
     settings = tuple(overrides)
     source, catalogue = _open("Study", ref, settings, catalogue)
-    return resolve_study(source, settings, kept_beside(source.path, catalogue) or catalogue)
+    return resolve_study(source, settings, kept_with(source.path, catalogue) or catalogue)
 
 
 def load_deployment(

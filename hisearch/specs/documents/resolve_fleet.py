@@ -10,7 +10,7 @@ from typing import Any
 from hisearch.specs.base import API_VERSION
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.document import Document, parse_document
-from hisearch.specs.documents.kept import kept_beside
+from hisearch.specs.documents.kept import kept_with
 from hisearch.specs.documents.overrides import apply_overrides
 from hisearch.specs.documents.resolve import resolve_study
 from hisearch.specs.documents.resolved import ResolvedStudy, deployed_name, inline_model_name, study_text
@@ -81,7 +81,7 @@ def load_fleet_study(
     path = catalogue.find_file(str(ref)) if isinstance(ref, Path) else catalogue.locate("FleetStudy", ref)
     source = apply_overrides(read_source(path), "FleetStudy", settings)
     document: Document[FleetStudySpec] = parse_document(source, "FleetStudy")
-    catalogue = kept_beside(path, catalogue) or catalogue.for_file(path)
+    catalogue = kept_with(path, catalogue) or catalogue.for_file(path)
     slos = _slos(document, catalogue)
     parts = {name: _part(document, name, slos[name], catalogue) for name in document.spec.models}
     resolved = ResolvedFleetStudy(document, parts, settings)

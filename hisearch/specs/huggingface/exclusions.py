@@ -37,8 +37,8 @@ _MODULES = {
         "feed_forward.shared_expert.down_proj",
     ),
 }  # fmt: skip
-#: Of models whose dense FFN lies apart from the experts (``shared_apart``).
-_APART = {"shared_gate_up_proj": ("mlp.gate_proj",), "shared_down_proj": ("mlp.down_proj",)}
+#: Of models whose dense FFN lies apart from the experts (``separate_shared``).
+_SEPARATE_FFN = {"shared_gate_up_proj": ("mlp.gate_proj",), "shared_down_proj": ("mlp.down_proj",)}
 _LISTS = ("exclude_modules", "ignore", "modules_to_not_convert", "ignored_layers")
 #: Ends of Nemotron-H's modules -> matrices that they are.
 _NEMOTRON = {
@@ -79,7 +79,7 @@ def kept_wide(patterns: Iterable[str], model: dict[str, Any]) -> list[str]:
     if not listed:
         return []
     kept = []
-    modules = _MODULES | (_APART if (model.get("moe") or {}).get("shared_apart") else {})
+    modules = _MODULES | (_SEPARATE_FFN if (model.get("moe") or {}).get("separate_shared") else {})
     for name, layers in _layers_of(model).items():
         matched = sum(
             any(_matches(f"layers.{layer}.{module}", pattern) for module in modules[name] for pattern in listed)

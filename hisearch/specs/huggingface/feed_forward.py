@@ -94,7 +94,7 @@ def _gemma4_experts(config: Config) -> dict[str, Any]:
         "expert_intermediate_size": config.need("moe_intermediate_size", "expert_intermediate_size"),
         "shared_experts": 1,
         "shared_intermediate_size": dense,
-        "shared_apart": True,
+        "separate_shared": True,
     }
     return {"intermediate_size": 0, "moe": experts}
 

@@ -8,7 +8,7 @@ from typing import Any
 from hisearch.specs.huggingface.config import Config
 from hisearch.specs.huggingface.exclusions import AROUND_EXPERTS
 from hisearch.specs.huggingface.families import Family
-from hisearch.specs.huggingface.mixed_formats import MIXED, experts_apart, mixed_formats
+from hisearch.specs.huggingface.mixed_formats import MIXED, experts_in_other_format, mixed_formats
 from hisearch.specs.source import Source, read_source
 
 #: File next to a checkpoint that NVIDIA's ModelOpt quantised.
@@ -70,7 +70,7 @@ def weight_formats(source: Source, config: Config, kind: str, family: Family) ->
     # 0.33.0, ``models/deepseek_v4/quant_config.py``).
     default = "fp4" if kind == "deepseek_v4" else "fp8"
     if published == "fp8" and str(config.get("expert_dtype", default)) == "fp4":
-        return experts_apart("fp4", "fp8")
+        return experts_in_other_format("fp4", "fp8")
     if family.states == "kda" and quantization.get("format") == _MXFP4:
         return {"weight_dtype": published, "kept_wide": {published: AROUND_EXPERTS}}
     return {"weight_dtype": published}

@@ -49,7 +49,7 @@ _MODULES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
-def experts_apart(experts: str, others: str) -> dict[str, Any]:
+def experts_in_other_format(experts: str, others: str) -> dict[str, Any]:
     """Fields of a model with experts in one format, and its other matrices in another."""
     dense = [name for name in get_args(MatrixName) if name not in (*_EXPERTS, "lm_head")]
     return {"weight_dtype": experts, "other_formats": {experts: {others: dense}}}
@@ -72,7 +72,7 @@ def mixed_formats(source: Source, quantization: dict[str, Any]) -> dict[str, Any
     main = min(formats.values(), key=order.index)
     if quantization.get("quant_method") == "fp8":
         # A checkpoint in fp8 blocks, of which the listed modules are in another format.
-        return {**experts_apart(main, "fp8"), "weight_only": sorted(weight_only)}
+        return {**experts_in_other_format(main, "fp8"), "weight_only": sorted(weight_only)}
     others: dict[str, list[str]] = {}
     for name, dtype in formats.items():
         if dtype != main or name == "lm_head":

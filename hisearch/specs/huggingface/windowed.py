@@ -38,7 +38,7 @@ def _gemma4(config: Config) -> dict[str, Any]:
             config.faults.append(f"{key} is {config.get(key, 0)}, of which only 0 is known")
     own_heads, own_width = config.need("num_key_value_heads"), config.need("head_dim")
     kv_heads, width = config.count("num_global_key_value_heads", own_heads), config.count("global_head_dim", own_width)
-    apart = {"attention_heads": config.need("num_attention_heads"), "kv_heads": own_heads, "head_dim": own_width}
+    in_windows = {"attention_heads": config.need("num_attention_heads"), "kv_heads": own_heads, "head_dim": own_width}
     return {
         "kv_heads": kv_heads,
         "head_dim": width,
@@ -46,7 +46,7 @@ def _gemma4(config: Config) -> dict[str, Any]:
         "norms_per_layer": 7 if config.get("enable_moe_block", False) else 4,
         "logit_softcap": config.get("final_logit_softcapping", None) is not None,
         **_windows(config.need("sliding_window"), _layer_types(config), config.need("num_hidden_layers")),
-        **({"window_heads": apart} if (kv_heads, width) != (own_heads, own_width) else {}),
+        **({"window_heads": in_windows} if (kv_heads, width) != (own_heads, own_width) else {}),
     }
 
 
@@ -55,7 +55,7 @@ def _mimo_v2(config: Config) -> dict[str, Any]:
     if len(pattern) != layers:
         config.faults.append(f"hybrid_layer_pattern has {len(pattern)} entries, expected {layers}")
     width = config.need("head_dim")
-    apart = {
+    in_windows = {
         "attention_heads": config.need("swa_num_attention_heads", "num_attention_heads"),
         "kv_heads": config.need("swa_num_key_value_heads"),
         "head_dim": config.need("swa_head_dim", "head_dim"),
@@ -65,7 +65,7 @@ def _mimo_v2(config: Config) -> dict[str, Any]:
         "value_head_dim": config.count("v_head_dim", width),
         "attention_sinks": bool(config.get("add_swa_attention_sink_bias", False)),
         **_windows(config.need("sliding_window_size", "sliding_window"), sum(kind == 1 for kind in pattern), layers),
-        "window_heads": apart,
+        "window_heads": in_windows,
     }
 
 
@@ -73,7 +73,7 @@ def _step(config: Config) -> dict[str, Any]:
     kv_heads, width = config.need("num_attention_groups", "num_key_value_heads"), config.need("head_dim")
     other = config.get("attention_other_setting", {})
     heads = config.count("num_sliding_attention_heads", 0) or int(other.get("num_attention_heads", 0))
-    apart = {
+    in_windows = {
         "attention_heads": heads,
         "kv_heads": int(other.get("num_attention_groups", kv_heads)),
         "head_dim": int(other.get("head_dim", width)),
@@ -84,5 +84,5 @@ def _step(config: Config) -> dict[str, Any]:
         "kv_heads": kv_heads,
         "attention_head_gate": bool(config.get("use_head_wise_attn_gate", True)),
         **windowed,
-        **({"window_heads": apart} if windowed and heads and apart != others else {}),
+        **({"window_heads": in_windows} if windowed and heads and in_windows != others else {}),
     }

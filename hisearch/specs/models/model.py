@@ -91,7 +91,7 @@ class MoeSpec(Strict):
     expert_intermediate_size: Count = Field(description="FFN width of one routed expert.")
     shared_experts: NonNegativeInt = Field(0, description="Experts that every token uses.")
     shared_intermediate_size: NonNegativeInt = Field(0, description="Total width of the shared experts' FFN.")
-    shared_apart: bool = Field(
+    separate_shared: bool = Field(
         default=False,
         description="The shared experts' output is normalised by itself (Gemma 4): engines run them before the routed "
         "ones, and tensor-parallel ranks add up both.",

@@ -21,7 +21,7 @@ def _architecture(model: ModelSpec) -> str:
     return "gpt_oss" if model.attention_sinks else ""
 
 
-def keeps_windows_apart(engine: EngineName, model: ModelSpec) -> bool:
+def keeps_window_pool(engine: EngineName, model: ModelSpec) -> bool:
     """Whether an engine keeps the KV of ``model``'s windows in a pool of its own.
 
     SGLang does for the architectures of ``WINDOW_POOLS``, and for DeepSeek-V4, whose windows lie apart from its

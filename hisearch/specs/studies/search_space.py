@@ -120,10 +120,10 @@ class ExecutionSpace(Strict):
         """Orders of the waiting queue that an engine has; fcfs where it has none of the space's."""
         return [name for name in dict.fromkeys(self.schedules) if name in SCHEDULES[engine]] or ["fcfs"]
 
-    def engine_settings(self, engine: EngineName, windows_apart: bool) -> list[dict[str, Any]]:
+    def engine_settings(self, engine: EngineName, has_window_pool: bool) -> list[dict[str, Any]]:
         """Every combination of an engine's batch limits and policies, with its release: keys of an ``EngineSpec``.
 
-        ``windows_apart``: whether the engine keeps the model's windows in a pool of their own.
+        ``has_window_pool``: whether the engine keeps the model's windows in a pool of their own.
         """
         lists: dict[str, list[Any]] = {
             "chunk_tokens": self.chunk_tokens,
@@ -132,7 +132,7 @@ class ExecutionSpace(Strict):
         if engine == "trtllm":
             lists["capacity_policy"] = list(self.capacity_policies)
         lists["schedule"] = self.schedules_of(engine)
-        if windows_apart:
+        if has_window_pool:
             lists["swa_full_tokens_ratio"] = self.swa_full_tokens_ratios
         release = {"name": engine, "version": self.versions.get(engine, "")}
         return [release | dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]

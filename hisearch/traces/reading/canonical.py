@@ -203,10 +203,10 @@ class _Reader:
             trace,
             max_output_tokens=np.array(self.max_output_tokens, dtype=np.int64),
             priority=np.array(self.priority, dtype=np.int32),
-            agents=self._found_agents(source),
+            agents=self._agents_of(source),
         )
 
-    def _found_agents(self, source: Source) -> AgentArrays | None:
+    def _agents_of(self, source: Source) -> AgentArrays | None:
         try:
             return self.agents.finish()
         except ValueError as error:

@@ -33,16 +33,19 @@ csv.field_size_limit(MAX_LINE)
 
 
 class RowError(ValueError):
-    """One row cannot be used; ``field`` and what was expected."""
+    """One row cannot be used.
 
-    def __init__(self, field: str, message: str) -> None:
+    Attributes:
+        field: whose value is wrong; "" for the row as a whole.
+        message: what was expected.
+        incomplete: a value or a column is missing, however the others are read.
+    """
+
+    def __init__(self, field: str, message: str, *, incomplete: bool = False) -> None:
         super().__init__(f"{field}: {message}" if field else message)
         self.field = one_line(field)
         self.message = one_line(message)
-
-
-#: What is wrong with a field that has no value.
-MISSING = "missing"
+        self.incomplete = incomplete
 
 
 class BadRows:
@@ -76,7 +79,7 @@ class BadRows:
         self.count += 1
         if self.count > self.allowed:
             more = f" (and {self.allowed} broken rows before it, as many as allowed)" if self.allowed else ""
-            broken = line > _SOUND or error.message == MISSING or " columns, got " in error.message
+            broken = line > _SOUND or error.incomplete
             if broken and not self.allowed:
                 more = " (--skip-bad N leaves out up to N such rows)"
             raise TraceError.at(error.message + more, path=self.path, line=line, key=error.field) from error
@@ -114,7 +117,7 @@ class Fields:
         """The value as it is; missing and null are refused."""
         value = self._values.get(field)
         if value is None or value == "":
-            raise RowError(field, MISSING)
+            raise RowError(field, "missing", incomplete=True)
         return value
 
     def number(self, field: str, minimum: float = 0.0, maximum: float = math.inf) -> float:
@@ -325,7 +328,8 @@ class _Table:
             if not any(cells) and not (cells and width == 1):
                 continue
             if len(cells) < width or any(cells[width:]):
-                bad.refuse(self.line, RowError("", f"expected {width} columns, got {len(cells)}"))
+                message = f"expected {width} columns, got {len(cells)}"
+                bad.refuse(self.line, RowError("", message, incomplete=True))
                 continue
             if self.dialect.separator != ",":
                 cells = [value(cell) for cell in cells]  # noqa: PLW2901 - the same cells

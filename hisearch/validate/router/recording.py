@@ -34,7 +34,7 @@ _PARAMETERS = {
     "router_ttl_secs": "router_ttl_s",
 }
 #: Settings without a parameter: events tell when trees were trimmed, and workers and clients are not the router's.
-_TOLD = ("eviction_interval_secs", "get_load", "stream")
+_WITHOUT_PARAMETER = ("eviction_interval_secs", "get_load", "stream")
 #: What an event's list has, beside its kind, at least.
 _LEAST = {
     "send": 2, "first_token": 1, "finish": 1, "evict": 2, "poll": 1, "adjust": 2, "stored": 2, "removed": 1,
@@ -153,8 +153,8 @@ def _router(path: Path, file: _File) -> RouterSpec:
         # A router by itself has no workers to look at: events say what a look would show.
         values |= {"block_tracking": "events", "staleness_s": 1.0} if by_events else {"block_tracking": "approximate"}
     for key, value in settings.items():
-        if key not in _PARAMETERS and key not in _TOLD:
-            known = ", ".join([*_PARAMETERS, *_TOLD])
+        if key not in _PARAMETERS and key not in _WITHOUT_PARAMETER:
+            known = ", ".join([*_PARAMETERS, *_WITHOUT_PARAMETER])
             raise _error(path, f"settings.{key}", f"is not simulated; known are {known}")
         if key in _PARAMETERS:
             values[_PARAMETERS[key]] = value

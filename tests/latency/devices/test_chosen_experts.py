@@ -15,7 +15,7 @@ from hisearch.latency.devices.experts import ExpertLoads
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.machines.devices import ExpertsSpec
 
-HERE = "test_chosen_experts"
+THIS_MODULE = "test_chosen_experts"
 TOKENS = np.array([1.0, 4.0, 64.0, 1024.0])
 
 
@@ -50,7 +50,7 @@ def broken(tokens, layer, experts, per_token, rng):
 
 
 def loads(kind, ranks, offload=None, layers=1):
-    routing = {"kind": "zipf"} if kind == "zipf" else {"kind": "function", "function": f"{HERE}:{kind}"}
+    routing = {"kind": "zipf"} if kind == "zipf" else {"kind": "function", "function": f"{THIS_MODULE}:{kind}"}
     spec = ExpertsSpec.model_validate({"routing": routing, "offload": offload})
     return ExpertLoads(spec, 64, 4, ranks) if kind == "zipf" else ChosenExpertLoads(spec, 64, 4, ranks, layers=layers)
 
@@ -105,7 +105,7 @@ def test_each_layer_chooses_for_itself_and_has_a_cache_of_its_own():
 def test_a_step_is_priced_by_it():
     plain, chosen = (
         compiled(QWEN3_30B_A3B, H100, VLLM, worker(experts={"routing": routing}), max_tokens=1024)
-        for routing in ({"kind": "random"}, {"kind": "function", "function": f"{HERE}:by_layer"})
+        for routing in ({"kind": "random"}, {"kind": "function", "function": f"{THIS_MODULE}:by_layer"})
     )
     # Eight experts of 128 are read, whatever the number of tokens.
     assert chosen.seconds.token_s[64] < 0.5 * plain.seconds.token_s[64]
@@ -116,12 +116,12 @@ def test_a_step_is_priced_by_it():
     ("function", "message"),
     [
         ("no_such_module:choose", "cannot import no_such_module:choose: .*PYTHONPATH"),
-        (f"{HERE}:no_such_function", "cannot import"),
-        (f"{HERE}:HERE", "is no function"),
-        (f"{HERE}:short", r"returned shape \(127,\); \(128,\) is needed"),
-        (f"{HERE}:uncounted", "returned 36864 choices for 4096 tokens; each chooses 8"),
-        (f"{HERE}:crowded", "outside 0 to 4096, the number of tokens"),
-        (f"{HERE}:broken", "failed for 4096 tokens of layer 0: KeyError"),
+        (f"{THIS_MODULE}:no_such_function", "cannot import"),
+        (f"{THIS_MODULE}:HERE", "is no function"),
+        (f"{THIS_MODULE}:short", r"returned shape \(127,\); \(128,\) is needed"),
+        (f"{THIS_MODULE}:uncounted", "returned 36864 choices for 4096 tokens; each chooses 8"),
+        (f"{THIS_MODULE}:crowded", "outside 0 to 4096, the number of tokens"),
+        (f"{THIS_MODULE}:broken", "failed for 4096 tokens of layer 0: KeyError"),
     ],
 )
 def test_what_is_refused(function, message):

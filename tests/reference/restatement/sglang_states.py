@@ -46,8 +46,8 @@ class StatesConfig(SglangConfig):
     @classmethod
     def from_recording(cls, config: dict[str, object], version: str = "0.5.23") -> StatesConfig:
         """As ``SglangConfig.from_recording``."""
-        apart = ("block_ids_size", "hicache", "speculation", *WINDOW_KEYS)
-        return cls(**{key: value for key, value in config.items() if key not in apart}, version=version)  # type: ignore[arg-type]
+        not_taken = ("block_ids_size", "hicache", "speculation", *WINDOW_KEYS)
+        return cls(**{key: value for key, value in config.items() if key not in not_taken}, version=version)  # type: ignore[arg-type]
 
     @property
     def strategy(self) -> Strategy:

@@ -71,7 +71,7 @@ class DraftsWorker(VllmWorker):
         self._places = places
         self._drafts: dict[LiveRequest, int] = {}
         self._lookahead = 0
-        self._beside_decodes = self._beside_prompts = False
+        self._mixed_with_decodes = self._mixed_with_prompts = False
         #: By request: tokens made by all steps launched, and what each outstanding step does for it.
         self._generated: dict[LiveRequest, int] = {}
         self._made: list[dict[LiveRequest, _Made]] = []
@@ -116,15 +116,15 @@ class DraftsWorker(VllmWorker):
 
     def _admit(self, now: float) -> None:
         running = list(self._shares)
-        self._beside_decodes = bool(running)
-        self._beside_prompts = any(not self._drafts.get(live) for live in running)
+        self._mixed_with_decodes = bool(running)
+        self._mixed_with_prompts = any(not self._drafts.get(live) for live in running)
         super()._admit(now)
 
     def _wanted_at_first(self, live: LiveRequest, cached: int) -> int | None:
         padded = 1 + self.config.draft_tokens
-        alone = not self._beside_decodes and cached == 0
+        alone = not self._mixed_with_decodes and cached == 0
         if (
-            "pads_new_decodes" not in self.config.rules or live.known - cached != 1 or self._beside_prompts or alone
+            "pads_new_decodes" not in self.config.rules or live.known - cached != 1 or self._mixed_with_prompts or alone
             or cached + padded + 1 > self.config.max_model_len
         ):  # fmt: skip
             return live.known - cached

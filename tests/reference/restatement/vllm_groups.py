@@ -158,13 +158,13 @@ class GroupsWorker(VllmWorker):
         first = [self._skipped(window, length * self.config.block_size) for window in self.config.windows]
         return [
             tuple(
-                self._found(live, group, index) if index >= first[group] else _NULL
+                self._cached_block(live, group, index) if index >= first[group] else _NULL
                 for group in range(len(self.config.windows))
             )
             for index in range(length)
         ]
 
-    def _found(self, live: LiveRequest, group: int, index: int) -> int:
+    def _cached_block(self, live: LiveRequest, group: int, index: int) -> int:
         block = self._find(live, group, index)
         assert block is not None
         return block

@@ -11,6 +11,7 @@ from hisearch.kernels.cache import foresight, recency
 
 EVICTION = EvictionPolicy(
     "Latest next use first, by an oracle that knows the trace: bounds what a policy could reach.",
+    deepest_first=False,
     next_use=True,
     pages="next looked up last; what was just stored may go at once",
 )

@@ -11,6 +11,7 @@ from hisearch.kernels.cache import recency
 
 EVICTION = EvictionPolicy(
     "Lowest recompute cost per byte first, aged.",
+    deepest_first=False,
     pages="greedy dual by frequency and cost: least clock + uses * cost, the clock being the greatest such value "
     "evicted before the last use, the cost that of computing the page's tokens again; then least recently used",
 )

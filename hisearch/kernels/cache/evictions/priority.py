@@ -11,7 +11,7 @@ from hisearch.base.policies import EvictionPolicy
 from hisearch.kernels.cache import recency
 
 EVICTION = EvictionPolicy(
-    "Lowest request priority first.",
+    "Lowest priority first: of each run the highest among the requests that wrote or used it.",
     engine=True,
     priorities=True,
     pages="lowest of the greatest priority values of those that used it, then least recently used",

@@ -11,7 +11,7 @@ from hisearch.base.policies import EvictionPolicy, Parameter
 from hisearch.kernels.cache import recency
 
 EVICTION = EvictionPolicy(
-    "LRU with an eye on the tail of latencies.",
+    "What the next prompt's first token can do without, least recently used first.",
     parameters=(
         Parameter(
             "tail_tokens",

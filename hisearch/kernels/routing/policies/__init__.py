@@ -10,12 +10,14 @@ are, in the router's order, which is ascending but for policies with ``hash_orde
         m = fleet.up[route.first + place]
         member = fleet.members[m]  # inflight_requests, inflight_tokens, outstanding_tokens, weight, price
 
-``fleet.trace.input_tokens[r]`` is known of a request, its output is not. What a policy knows besides is declared:
-``sees``, how old that is: ``age``, and what a request costs: ``cost``. Draws are those of ``routing.draws``, so that
-the slow reference draws alike and recordings can be followed (``validate router``). Parameters and state that the
-policy declares are fields of ``route``; ``member_state`` are fields of ``Fleet.members``, which begin at 0. Their names
-must be new there. A kernel ``reset(fleet, route)``, if it has one, is called whenever the members that take requests
-have changed.
+``fleet.trace.input_tokens[r]`` is known of a request, its output is not. What a policy decides by is declared
+(``sees``, of ``base.policies.SIGHTS``), how old that is (``age``, ``remembers``), what a request costs (``cost``), and
+whether load is shared (``shares_load``). Workers are asked by kernels of this package: ``loads.kv_usage(fleet, m,
+now)`` is the KV in use of any engine's, ``prefix_index`` knows what they have cached. Draws are those of
+``routing.draws``, so that the slow reference draws alike and recordings can be followed (``validate router``).
+Parameters and state that the policy declares are fields of ``route``; ``member_state`` are fields of ``Fleet.members``,
+which begin at 0. Their names must be new there. A kernel ``reset(fleet, route)``, if it has one, is called whenever the
+members that take requests have changed.
 
 The same rule, slowly, is a branch of ``tests/reference/router.py: Router._choose``; ``self.config`` has the parameters.
 ``tests/kernels/test_against_reference.py`` holds the two against each other. ``export`` refuses a policy that no router

@@ -59,6 +59,7 @@ ROUTER = RouterPolicy(
     member_state=(State("window_characters", "i8"),),  # sent to it in the window
     reads_prompts=True,
     sees=("lengths",),
+    remembers="within `bucket_window_s`, 5 s",
     cost="workers",
     product="sglang-router",
     hash_order=True,

@@ -72,6 +72,7 @@ ROUTER = RouterPolicy(
     reads_prompts=True,
     tracks=("requests",),
     sees=("requests", "prompts"),
+    remembers="until its tree is trimmed",
     product="sglang-router",
     hash_order=True,
     cost="log(workers) + the prompt's path",

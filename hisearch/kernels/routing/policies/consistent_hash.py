@@ -39,7 +39,8 @@ ROUTER = RouterPolicy(
             search=(1.25,),
         ),
     ),
-    sees=("requests", "keys"),
+    sees=("keys", "prefixes", "requests"),
+    shares_load=False,
     cost="workers + points",
 )
 

@@ -16,6 +16,7 @@ from hisearch.base.policies import RouterPolicy
 ROUTER = RouterPolicy(
     "By a hash of the session, modulo the workers.",
     sees=("keys",),
+    shares_load=False,
     product="sglang-router",
     hash_order=True,
     cost="1",

@@ -16,7 +16,7 @@ ROUTER = RouterPolicy(
             search=(8,),
         ),
     ),
-    sees=("requests", "capacity"),
+    sees=("requests", "price", "speed"),
     cost="workers",
 )
 

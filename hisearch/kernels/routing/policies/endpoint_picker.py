@@ -106,13 +106,14 @@ ROUTER = RouterPolicy(
     ),
     state=(State("scrape_s", "f8"), State("cold_sends", "i8")),
     member_state=(
-        State("waiting_told", "i8"),  # by the last metrics: requests that wait, and that run
-        State("running_told", "i8"),
-        State("usage_told", "f8"),  # and the share of pages that requests hold
+        State("scraped_waiting", "i8"),  # by the last metrics: requests that wait, and that run
+        State("scraped_running", "i8"),
+        State("scraped_kv_usage", "f8"),  # and the share of pages that requests hold
         State("cold_send", "i8"),  # number of the latest request without a hit that it was sent; 0: none
     ),
     reads_prompts=True,
     sees=("metrics", "prompts", "requests"),
+    remembers="until its LRU drops them",
     age="metrics_refresh_s",
     product="llm-d",
     cost="workers x the prompt's path",
@@ -144,13 +145,13 @@ def _by_cold_sends(fleet, route, place):
 def _ranges(fleet, route):
     """Fewest and most requests that wait, that run, and most in flight."""
     first = fleet.members[fleet.up[route.first]]
-    waits = most_wait = first.waiting_told
-    runs = most_run = first.running_told
+    waits = most_wait = first.scraped_waiting
+    runs = most_run = first.scraped_running
     in_flight = 0
     for place in range(route.ups):
         member = fleet.members[fleet.up[route.first + place]]
-        waits, most_wait = min(waits, member.waiting_told), max(most_wait, member.waiting_told)
-        runs, most_run = min(runs, member.running_told), max(most_run, member.running_told)
+        waits, most_wait = min(waits, member.scraped_waiting), max(most_wait, member.scraped_waiting)
+        runs, most_run = min(runs, member.scraped_running), max(most_run, member.scraped_running)
         in_flight = max(in_flight, member.inflight_requests)
     return waits, most_wait, runs, most_run, in_flight
 
@@ -163,10 +164,10 @@ def _score(fleet, route, r, cold):
     best, total = -1.0, 0.0
     for place in range(route.ups):
         member = fleet.members[fleet.up[route.first + place]]
-        score = route.queue_weight * _by_count(member.waiting_told, waits, most_wait)
-        score += route.kv_utilization_weight * (1.0 - member.usage_told)
+        score = route.queue_weight * _by_count(member.scraped_waiting, waits, most_wait)
+        score += route.kv_utilization_weight * (1.0 - member.scraped_kv_usage)
         score += route.prefix_weight * (member.matched_blocks / blocks if blocks > 0 else 0.0)
-        score += route.running_weight * _by_count(member.running_told, runs, most_run)
+        score += route.running_weight * _by_count(member.scraped_running, runs, most_run)
         score += route.active_requests_weight * _by_count(member.inflight_requests, 0, in_flight)
         if route.no_hit_weight > 0.0:
             score += route.no_hit_weight * (_by_cold_sends(fleet, route, place) if cold else 0.5)

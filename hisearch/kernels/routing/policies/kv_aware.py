@@ -28,7 +28,7 @@ ROUTER = RouterPolicy(
     ),
     state=(State("look_s", "f8"),),
     reads_prompts=True,
-    sees=("tokens", "caches", "capacity"),
+    sees=("caches", "tokens", "speed"),
     age="staleness_s",
     cost="workers x the prompt's path",
 )

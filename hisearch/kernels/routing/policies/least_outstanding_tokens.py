@@ -10,7 +10,7 @@ from hisearch.kernels.traffic import flow
 ROUTER = RouterPolicy(
     "Fewest prompt tokens in flight for its capacity.",
     tracks=("tokens",),
-    sees=("tokens", "capacity"),
+    sees=("tokens", "speed"),
     cost="log(workers)",
 )
 

@@ -42,7 +42,8 @@ ROUTER = RouterPolicy(
     ),
     member_state=(State("inflight_keys", "i8"),),  # sessions with requests in flight there
     tracks=("keys",),
-    sees=("requests", "keys"),
+    sees=("keys", "requests"),
+    remembers="for ever",
     product="sglang-router",
     hash_order=True,
     cost="1; workers, for a new session",

@@ -34,7 +34,8 @@ ROUTER = RouterPolicy(
         ),
     ),
     reads_prompts=True,
-    sees=("prompts",),
+    sees=("prompts", "prefills"),
+    remembers="for ever",
     product="production-stack",
     cost="workers + the prompt's path",
 )

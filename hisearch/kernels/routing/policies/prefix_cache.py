@@ -69,7 +69,8 @@ ROUTER = RouterPolicy(
         ),
     ),
     reads_prompts=True,
-    sees=("requests", "prompts"),
+    sees=("requests", "prompts", "prefills"),
+    remembers="until its LRU drops them, 20 min at most",
     product="aibrix",
     cost="workers x the prompt's path",
 )

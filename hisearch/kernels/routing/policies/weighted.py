@@ -8,7 +8,7 @@ from hisearch.base.policies import RouterPolicy, State
 ROUTER = RouterPolicy(
     "In turn, by capacity.",
     member_state=(State("credit", "f8"),),
-    sees=("capacity",),
+    sees=("speed",),
     cost="workers",
 )
 

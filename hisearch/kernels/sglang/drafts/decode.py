@@ -16,7 +16,7 @@ from hisearch.kernels.core import rng
 from hisearch.kernels.engine import gaps, log
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
-from hisearch.kernels.sglang import decode as plain
+from hisearch.kernels.sglang import decode as sglang_decode
 from hisearch.kernels.sglang import drafted, memory, order, retraction, running
 from hisearch.kernels.traffic import lists
 
@@ -117,7 +117,7 @@ def _retract(sim, w):
     The rest keep that order.
     """
     worker = sim.workers[w]
-    count = plain.sorted_for_retraction(sim, w)
+    count = sglang_decode.sorted_for_retraction(sim, w)
     total = count
     while worker.decoding > 1 and (count == total or not _fits(sim, w)):
         count -= 1
@@ -150,7 +150,7 @@ def form_decode(sim, w):
         return False
     before = worker.decoding
     if _fits(sim, w):
-        worker.ratio = plain.decayed(sim, worker.ratio, 1)
+        worker.ratio = sglang_decode.decayed(sim, worker.ratio, 1)
     elif drained:
         # The results in flight free memory.
         worker.full = 0

@@ -10,7 +10,7 @@ from hisearch.kernels.engine import device, log
 from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.sglang import decode as plain_decode
+from hisearch.kernels.sglang import decode as sglang_decode
 from hisearch.kernels.sglang import drafted, idle, memory, running
 from hisearch.kernels.sglang import entry as plain
 from hisearch.kernels.sglang import log as step_log
@@ -49,7 +49,7 @@ def form(sim, w, now):
     kind = _next_batch(sim, w, now, worker.last)
     if kind == 0 and (worker.last == 0 or not sim.config.overlap):
         if idle.is_empty(sim, w):
-            worker.ratio = plain_decode.initial_ratio(sim)
+            worker.ratio = sglang_decode.initial_ratio(sim)
         # This pass may have cleared the full mark; the engine passes again and again.
         worker.last = 0
         for _ in range(idle.PASSES + sim.config.receive_interval - 2):
@@ -64,8 +64,7 @@ def form(sim, w, now):
         return
     device.await_next(sim, w, now, False)
     if worker.phase == la.IDLE and worker.held_head >= 0:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+        heaps.form_at(sim, w, now)
 
 
 @kernel
@@ -152,7 +151,7 @@ def engine_entry(sim, op, w, r, now):
         return 1 if memory.never_fits(sim, r) else 0
     elif op == Op.RESET:
         radix.reset(sim, w, sim.config.capacity_pages)
-        sim.workers[w].ratio = plain_decode.initial_ratio(sim)
+        sim.workers[w].ratio = sglang_decode.initial_ratio(sim)
         sim.workers[w].draining_head = -1
         sim.workers[w].preempted_head = -1
         sim.workers[w].moment_s = -1.0

@@ -12,9 +12,9 @@ from hisearch.kernels.engine import schedulers
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
-from hisearch.kernels.vllm import decoding, memory
-from hisearch.kernels.vllm import step as plain
-from hisearch.kernels.vllm.drafts import entry, step
+from hisearch.kernels.vllm import decoding, memory, step
+from hisearch.kernels.vllm.drafts import entry
+from hisearch.kernels.vllm.drafts import step as drafts_step
 
 
 @kernel
@@ -37,13 +37,13 @@ def _reserved_for_checks(sim, w):
 def _fits(sim, w, r, hit_tokens, d):
     if sim.config.engine != la.VLLM or not sim.config.reserves_first_check:
         return decoding.fits(sim, w, r, hit_tokens, d)
-    return plain.fits(sim, w, hit_tokens, d, -_reserved_for_checks(sim, w), sim.trace.input_tokens[r])
+    return step.fits(sim, w, hit_tokens, d, -_reserved_for_checks(sim, w), sim.trace.input_tokens[r])
 
 
 @kernel
 def _reserve(sim, w, r, now):
     """Try to reserve memory for the waiting request ``r`` and request its KV. False if it has to wait."""
-    trace_node, hit_tokens, d = step.look_up(sim, w, r)
+    trace_node, hit_tokens, d = drafts_step.look_up(sim, w, r)
     if not _fits(sim, w, r, hit_tokens, d):
         return False
     decoding.reserve(sim, w, r, now, trace_node, hit_tokens, hit_tokens)
@@ -65,16 +65,16 @@ _run_arrived = decoding.arrived_run(_start_verifying)
 def _admit(sim, w, now, budget):
     """vLLM: resume requests whose KV has arrived. All: request the KV of waiting ones, or run them, in order."""
     worker = sim.workers[w]
-    alongside = step.running_part(sim, w)
+    alongside = drafts_step.running_part(sim, w)
     r = worker.kv_pending_head if sim.config.engine == la.VLLM else -1
     while r >= 0 and schedulers.running(sim, w) < sim.config.max_running and budget > 0:
         after = sim.requests[r].next
         if sim.requests[r].away == decoding.RECEIVED:
-            tokens = step.resumed_share(sim, w, r, budget, alongside)
+            tokens = drafts_step.resumed_share(sim, w, r, budget, alongside)
             if tokens == 0:
                 return
             decoding.remove_pending(sim, w, r)
-            step.resume(sim, w, r, now, tokens)
+            drafts_step.resume(sim, w, r, now, tokens)
             budget -= tokens
         r = after
     while worker.waiting > 0 and decoding.may_take(sim, w, worker.waiting_head, budget):
@@ -83,7 +83,7 @@ def _admit(sim, w, now, budget):
             if not _reserve(sim, w, r, now):
                 return
             continue
-        tokens = step.admit(sim, w, r, now, budget, alongside)
+        tokens = drafts_step.admit(sim, w, r, now, budget, alongside)
         if tokens == 0:
             return
         budget -= tokens

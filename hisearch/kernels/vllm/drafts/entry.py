@@ -93,14 +93,10 @@ def complete(sim, w, now):
 @kernel
 def let_go(sim, w, r, now):
     """Free the pages of ``r``, whose KV has been sent, for waiting requests."""
-    worker = sim.workers[w]
-    if not sim.requests[r].away:
-        return
-    sim.requests[r].away = 0
-    drafts_step.release(sim, w, r)
-    if worker.phase == la.IDLE and worker.waiting > 0:
-        worker.phase = la.FORMING
-        heaps.event_set(sim, w, now)
+    if sim.requests[r].away:
+        sim.requests[r].away = 0
+        drafts_step.release(sim, w, r)
+        heaps.wake(sim, w, now)
 
 
 def engine_entry(sim, op, w, r, now):

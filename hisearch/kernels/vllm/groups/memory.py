@@ -128,7 +128,7 @@ def publish(sim, w, r, tokens):
 
 
 @kernel
-def _found_in(sim, v, first, end, page_key):
+def _is_cached_in(sim, v, first, end, page_key):
     """Whether all groups from ``first`` to ``end`` (excluded) have the page."""
     group = first
     while group < end and pool.find(sim, v, pool.key_of(sim, page_key, group)) >= 0:
@@ -143,7 +143,7 @@ def _windowed_hit(sim, v, most):
     needed = _window_pages(sim)
     run = 0
     for page in range(most - 1, -1, -1):
-        run = run + 1 if _found_in(sim, v, groups.full, _groups(sim), sim.path[0, page]) else 0
+        run = run + 1 if _is_cached_in(sim, v, groups.full, _groups(sim), sim.path[0, page]) else 0
         if run == needed:
             return page + run
     return run
@@ -160,7 +160,7 @@ def cached_pages(sim, v, trace_node, most):
     full = most
     if groups.full > 0:
         full = 0
-        while full < most and _found_in(sim, v, 0, groups.full, sim.path[0, full]):
+        while full < most and _is_cached_in(sim, v, 0, groups.full, sim.path[0, full]):
             full += 1
     if groups.states > 0:
         return states.hit_pages(sim, v, full), full

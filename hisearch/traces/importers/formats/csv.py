@@ -130,7 +130,8 @@ def _check_caller(agents: AgentRows, caller: Fields, before: int, columns: Mappi
     try:
         agents.check(caller, before)
     except RowError as error:
-        raise RowError(columns.get(error.field, error.field), error.message) from error
+        field = columns.get(error.field, error.field)
+        raise RowError(field, error.message, incomplete=error.incomplete) from error
 
 
 def _columns(source: Source) -> dict[str, str]:

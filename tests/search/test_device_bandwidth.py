@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.search.confidence.rival_bandwidth import MOST_FACTOR, SIMULATIONS, bandwidth_wins, faster
+from hisearch.search.confidence.device_bandwidth import MOST_FACTOR, SIMULATIONS, bandwidth_wins, faster
 from hisearch.search.model.job import Evaluation
-from hisearch.search.select.rivals import Rival
+from hisearch.search.select.other_hardware import OtherHardware
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from tests.search.fakes import make_deployment, make_trial
@@ -32,8 +32,8 @@ def test_the_least_bandwidth_that_does_is_found(threshold: float) -> None:
         tried.append((deployment.pool.replicas, factor))
         return Evaluation({}, (), factor >= threshold)
 
-    rival = Rival("h100-sxm with 1 pim", other, "pim", "USD/hour", 1.0, None)
-    (win,) = bandwidth_wins([rival], best, ["pim"], evaluate, lambda spec: 12.0 * spec.pool.replicas)
+    other = OtherHardware("h100-sxm with 1 pim", other, "pim", "USD/hour", 1.0, None)
+    (win,) = bandwidth_wins([other], best, ["pim"], evaluate, lambda spec: 12.0 * spec.pool.replicas)
     assert {replicas for replicas, _ in tried} == {8}
     assert len(tried) <= SIMULATIONS
     assert (win.replicas, win.usd_per_hour) == (8, 96.0)
@@ -48,7 +48,11 @@ def test_accelerators_and_what_was_never_simulated_are_left_out() -> None:
     def evaluate(deployment: DeploymentSpec, item: str, factor: float) -> Evaluation:
         raise AssertionError
 
-    known = [Rival("l40s", priced(9, 12.0), "l40s"), Rival("with pim", None, "pim"), Rival("x", priced(1, 99.0), "pim")]
+    known = [
+        OtherHardware("l40s", priced(9, 12.0), "l40s"),
+        OtherHardware("with pim", None, "pim"),
+        OtherHardware("x", priced(1, 99.0), "pim"),
+    ]
     assert bandwidth_wins(known, priced(10, 1.0), ["pim"], evaluate, lambda spec: 99.0 * spec.pool.replicas) == []
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hisearch.search.model.deployments import resized
 from hisearch.search.model.job import TRIAL_ERRORS, Evaluation
 from hisearch.search.model.trial import Trial, price_of
-from hisearch.search.select.rivals import Rival
+from hisearch.search.select.other_hardware import OtherHardware
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.machines.devices import DeviceSpec
 
@@ -20,8 +20,8 @@ MOST_FACTOR, SIMULATIONS = 4.0, 6
 class BandwidthWin:
     """A device made ``factor`` times as fast, in its memory, inside and on its link, lets ``replicas`` meet the SLO.
 
-    hardware, item: as of ``Rival``. usd_per_hour: of these replicas, less than the recommendation's price. factor:
-    None where ``most`` times the bandwidth does not do.
+    hardware, item: as of ``OtherHardware``. usd_per_hour: of these replicas, less than the recommendation's price.
+    factor: None where ``most`` times the bandwidth does not do.
     """
 
     hardware: str
@@ -33,35 +33,35 @@ class BandwidthWin:
 
 
 def bandwidth_wins(
-    rivals: Iterable[Rival],
+    other_hardware: Iterable[OtherHardware],
     best: Trial,
     devices: Iterable[str],
     evaluate: Callable[[DeploymentSpec, str, float], Evaluation],
     usd_per_hour: Callable[[DeploymentSpec], float],
 ) -> list[BandwidthWin]:
-    """Of each rival whose own item is a device: the least factor on its bandwidth at which fewer replicas do.
+    """Of each other hardware whose own item is a device: the least factor on its bandwidth at which fewer replicas do.
 
     Verdicts are taken to improve with bandwidth. Deployments of several pools are left out.
 
     Args:
-        rivals: hardware that was not chosen.
+        other_hardware: hardware that was not chosen.
         best: the recommendation.
         devices: names of attached devices.
         evaluate: simulates a deployment with the device of a name at a factor.
         usd_per_hour: price of a deployment, without electricity.
     """
     known, wins = set(devices), []
-    for rival in rivals:
-        if rival.trial is None or rival.item not in known or len(rival.trial.deployment.pools) != 1:
+    for other in other_hardware:
+        if other.trial is None or other.item not in known or len(other.trial.deployment.pools) != 1:
             continue
-        electricity = rival.trial.metrics.get("energy_usd_per_hour", 0.0)
-        sizes = range(rival.trial.deployment.pool.replicas - 1, 0, -1)
-        smaller = (resized(rival.trial.deployment, [count]) for count in sizes)
+        electricity = other.trial.metrics.get("energy_usd_per_hour", 0.0)
+        sizes = range(other.trial.deployment.pool.replicas - 1, 0, -1)
+        smaller = (resized(other.trial.deployment, [count]) for count in sizes)
         cheaper = next((spec for spec in smaller if usd_per_hour(spec) + electricity < price_of(best)), None)
         if cheaper is not None:
-            factor = _least_factor(lambda by, of=cheaper, item=rival.item: _holds(evaluate, of, item, by))  # type: ignore[misc]
+            factor = _least_factor(lambda by, of=cheaper, item=other.item: _holds(evaluate, of, item, by))  # type: ignore[misc]
             usd = usd_per_hour(cheaper) + electricity
-            wins.append(BandwidthWin(rival.hardware, rival.item, cheaper.pool.replicas, usd, factor))
+            wins.append(BandwidthWin(other.hardware, other.item, cheaper.pool.replicas, usd, factor))
     return wins
 
 

@@ -17,7 +17,7 @@ _SAME = 1e-9
 
 
 @dataclass(frozen=True)
-class Rival:
+class OtherHardware:
     """Accelerators, and what is attached to them, that other deployments of a search have.
 
     hardware: as text. trial: the cheapest of these deployments that meets the SLO, else the nearest miss; None
@@ -34,7 +34,9 @@ class Rival:
     win_usd: float | None = None
 
 
-def rivals(book: PriceBook, trials: Iterable[Trial], best: Trial, kinds: Iterable[str] = ()) -> list[Rival]:
+def other_hardware(
+    book: PriceBook, trials: Iterable[Trial], best: Trial, kinds: Iterable[str] = ()
+) -> list[OtherHardware]:
     """Every other hardware of the trials on the complete trace, the cheapest first, then others of ``kinds``.
 
     Those that already cost less than ``best`` have no price to win at: something else speaks against them. Everything
@@ -45,13 +47,13 @@ def rivals(book: PriceBook, trials: Iterable[Trial], best: Trial, kinds: Iterabl
         if trial.comparable and trial.metrics:
             groups.setdefault(hardware_kind(trial.deployment), []).append(trial)
     ours = hardware_kind(best.deployment)
-    missing = [Rival(kind, None) for kind in dict.fromkeys(kinds) if kind not in {ours, *groups}]
+    missing = [OtherHardware(kind, None) for kind in dict.fromkeys(kinds) if kind not in {ours, *groups}]
     groups.pop(ours, None)
-    compared = [(_rival(book, hardware, of_kind, best), hardware) for hardware, of_kind in groups.items()]
-    return [rival for rival, _ in sorted(compared, key=_order)] + missing
+    compared = [(_of_hardware(book, hardware, of_kind, best), hardware) for hardware, of_kind in groups.items()]
+    return [other for other, _ in sorted(compared, key=_order)] + missing
 
 
-def _order(entry: tuple[Rival, str]) -> tuple[bool, float, str]:
+def _order(entry: tuple[OtherHardware, str]) -> tuple[bool, float, str]:
     trial = entry[0].trial
     return (trial is None or not trial.feasible, math.inf if trial is None else price_of(trial), entry[1])
 
@@ -66,21 +68,23 @@ def worker_kind(accelerator: str, devices: DevicesSpec | None) -> str:
     return accelerator if devices is None else f"{accelerator} with {format_devices(devices)}"
 
 
-def _rival(book: PriceBook, hardware: str, trials: Sequence[Trial], best: Trial) -> Rival:
+def _of_hardware(book: PriceBook, hardware: str, trials: Sequence[Trial], best: Trial) -> OtherHardware:
     meeting = [trial for trial in trials if trial.meets_slo]
     if not meeting:
-        return Rival(hardware, min(trials, key=lambda trial: (trial.worst_violation, price_of(trial), trial.number)))
+        return OtherHardware(
+            hardware, min(trials, key=lambda trial: (trial.worst_violation, price_of(trial), trial.number))
+        )
     cheapest = min(meeting, key=lambda trial: (price_of(trial), trial.number))
     item = next(_own_items(book, cheapest, best), None)
     if item is None or price_of(cheapest) <= price_of(best):
-        return Rival(hardware, cheapest)
+        return OtherHardware(hardware, cheapest)
     prices = [
         item.usd - (price_of(trial) - price_of(best)) / more
         for trial in meeting
         if (more := _amount(book, item, trial) - _amount(book, item, best)) > _SAME
     ]
     win_usd = max(prices)
-    return Rival(hardware, cheapest, item.item, item.unit, item.usd, win_usd if win_usd > 0 else None)
+    return OtherHardware(hardware, cheapest, item.item, item.unit, item.usd, win_usd if win_usd > 0 else None)
 
 
 def _own_items(book: PriceBook, trial: Trial, best: Trial) -> Iterator[Listed]:
