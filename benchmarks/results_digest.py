@@ -295,7 +295,8 @@ def simulated(spec: dict[str, Any], workload: str, seed: int) -> str:
             # Not carried on until a steady state shows: a thousand short runs say more than a long one.
             run = hisearch.simulate_deployment(path, trace, seed=seed, load=load, log=True, carry_on=False)
         except (ValueError, OSError) as error:
-            return f"refused: {type(error).__name__} {str(error).replace(folder, '')[:160]}"
+            text = str(error).replace(folder, "").replace(Path(folder).name, "")
+            return f"refused: {type(error).__name__} {text[:160]}"
     return digest(run.result)
 
 
