@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 _PACKAGES = ("hisearch", "numpy", "numba", "llvmlite", "scipy", "pandas", "pyarrow", "optuna", "moocore", "plotly")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 #: Facts about a model whose key is no phrase -> how they are called.
-_LABELS = {"weights_gib": "weights (GiB)", "kv_bytes_per_token": "KV bytes per token"}
+_LABELS = {
+    "weights_gib": "weights (GiB)",
+    "kv_bytes_per_token": "KV bytes per token",
+    "window_kv_bytes_per_token": "KV bytes more, of tokens in a window",
+    "state_bytes_per_request": "state bytes per request",
+}
 
 
 def doctor(
@@ -162,7 +167,9 @@ def _about_model(checkup: Checkup) -> dict[str, Any]:
         active_parameter_count,
         kv_bytes_per_token_per_rank,
         parameter_count,
+        state_bytes_per_sequence_per_rank,
         weight_bytes_per_rank,
+        window_kv_bytes_per_token_per_rank,
     )
     from hisearch.specs.documents.catalogue import Catalogue
     from hisearch.specs.models.model import names_weights
@@ -171,6 +178,11 @@ def _about_model(checkup: Checkup) -> dict[str, Any]:
     if not checkup.ok or checkup.kind != "Model":
         return {}
     model = Catalogue().get("Model", str(checkup.path)).spec
+    kv_dtype = usual_kv_dtype(model)
+    some = {
+        "window_kv_bytes_per_token": window_kv_bytes_per_token_per_rank(model, 1, kv_dtype),
+        "state_bytes_per_request": state_bytes_per_sequence_per_rank(model, 1),
+    }
     id_note = "" if names_weights(model.huggingface_id) else " (no Hugging Face id: exports ask for MODEL)"
     return {
         "served_as": f"{model.huggingface_id}{id_note}",
@@ -178,7 +190,8 @@ def _about_model(checkup: Checkup) -> dict[str, Any]:
         **({} if model.moe is None else {"active_parameters": active_parameter_count(model)}),
         "weights_gib": weight_bytes_per_rank(model, 1, model.weight_dtype) / 2**30,
         "weight_dtype": model.weight_dtype,
-        "kv_bytes_per_token": kv_bytes_per_token_per_rank(model, 1, usual_kv_dtype(model)),
+        "kv_bytes_per_token": kv_bytes_per_token_per_rank(model, 1, kv_dtype),
+        **{name: size for name, size in some.items() if size},
         "max_context_tokens": model.max_context_tokens,
     }
 
