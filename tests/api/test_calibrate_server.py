@@ -69,7 +69,7 @@ def test_a_benchmark_s_client_is_held_against_the_server_s_own_ttft(tmp_path: Pa
     assert sample[:3] == (60, 0.05, 0.045)
     chunks = [step for step, decode in zip(log.step.tolist(), log.decode.tolist(), strict=True) if not decode]
     decodes = [np.count_nonzero(log.decode[log.step == step]) for step in chunks]
-    assert sample.beside == pytest.approx(np.mean(decodes))
+    assert sample.concurrent == pytest.approx(np.mean(decodes))
     with pytest.raises(ValueError, match="name a server with drive"):
         calibrate_server(tmp_path, benchmark=tmp_path / "bench.json")
 

@@ -99,14 +99,14 @@ def test_what_a_client_of_one_request_waits_beside_the_engine_is_the_front_end()
 
 def test_a_wait_for_a_running_step_is_none_of_the_front_end() -> None:
     sample = front_end_of(serve(Experiment((300,) * 3, 24)))
-    assert (sample.requests, sample.beside, sample.is_alone) == (3, 0, False)
+    assert (sample.requests, sample.concurrent, sample.is_alone) == (3, 0, False)
     assert sample.first_s == pytest.approx(OUTSIDE_S)
     assert sample.last_s == pytest.approx(OUTSIDE_S)
 
 
 def test_a_late_request_is_timed_beside_the_streams_of_others() -> None:
     sample = front_end_of(serve(Experiment((200,) * 4, 24, late=700)))
-    assert (sample.requests, sample.beside, sample.is_alone) == (1, 4, False)
+    assert (sample.requests, sample.concurrent, sample.is_alone) == (1, 4, False)
     assert sample.first_s == pytest.approx(OUTSIDE_S)
     assert sample.last_s is None
 

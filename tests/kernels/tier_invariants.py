@@ -198,7 +198,7 @@ def _check_locks(sim: la.Sim, w: int, nodes: list[int], holders: list[int]) -> N
     host = sim.hosts[w]
     to_host, to_hbm = _copies(sim, int(host.to_host_head)), _copies(sim, int(host.to_hbm_head))
     for copies, tail in ((to_host, host.to_host_tail), (to_hbm, host.to_hbm_tail)):
-        assert (copies[-1] if copies else -1) == tail
+        assert not copies or copies[-1] == tail
         ends = [float(sim.hosted[d].at_s) for d in copies]
         assert ends == sorted(ends)
     direct = Counter(int(sim.requests[r].node) for r in holders)

@@ -82,7 +82,7 @@ class ClientSample(NamedTuple):
 
 
 def mean_decodes(log: StepLog) -> float:
-    """Mean number of decodes in the steps of prompts' chunks: ``ClientSample.beside`` of the requests in a log."""
+    """Mean number of decodes in the steps of prompts' chunks: ``ClientSample.concurrent`` of the requests in a log."""
     decodes = np.bincount(log.step, weights=log.decode, minlength=len(log.latency_s))
     return float(decodes[log.step[~log.decode]].mean())
 

@@ -117,7 +117,7 @@ def test_a_step_is_priced_by_it():
     [
         ("no_such_module:choose", "cannot import no_such_module:choose: .*PYTHONPATH"),
         (f"{THIS_MODULE}:no_such_function", "cannot import"),
-        (f"{THIS_MODULE}:HERE", "is no function"),
+        (f"{THIS_MODULE}:THIS_MODULE", "is no function"),
         (f"{THIS_MODULE}:short", r"returned shape \(127,\); \(128,\) is needed"),
         (f"{THIS_MODULE}:uncounted", "returned 36864 choices for 4096 tokens; each chooses 8"),
         (f"{THIS_MODULE}:crowded", "outside 0 to 4096, the number of tokens"),
