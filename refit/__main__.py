@@ -1,8 +1,9 @@
-"""``python -m refit profiles|hosts``: fits anew what hisearch ships."""
+"""``python -m refit profiles|heads|entries|hosts``: fits anew what hisearch ships."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -19,14 +20,17 @@ from refit.shipped import ENGINES, data_folder
 
 app = typer.Typer(rich_markup_mode=None, help="Fit anew what hisearch ships.")
 
+Into = Annotated[Path, typer.Argument(metavar="INTO", help="Folder of latency profiles.")]
+Tables = Annotated[
+    Path | None,
+    typer.Option("--tables", metavar="FOLDER", help="aiconfigurator-core, unpacked; the installed one if absent."),
+]
+
 
 @app.command("profiles")
 def profiles(
-    into: Annotated[Path, typer.Argument(metavar="INTO", help="Folder of latency profiles.")],
-    tables: Annotated[
-        Path | None,
-        typer.Option("--tables", metavar="FOLDER", help="aiconfigurator-core, unpacked; the installed one if absent."),
-    ] = None,
+    into: Into,
+    tables: Tables = None,
     former: Annotated[
         Path | None,
         typer.Option(
@@ -38,42 +42,31 @@ def profiles(
     ] = None,
 ) -> None:
     """Fit the laws of operators of every accelerator and engine, and write the profiles that ship."""
-    try:
-        written = fit_profiles(into, folder=tables, former=former, report=out.note)
-    except ValueError as error:
-        sys.exit(str(error))
-    for path in written:
-        out.say(str(path))
+    _show_written(lambda: fit_profiles(into, folder=tables, former=former, report=out.note))
 
 
 @app.command("heads")
 def heads(
-    into: Annotated[Path, typer.Argument(metavar="INTO", help="Folder of latency profiles.")],
-    tables: Annotated[
-        Path | None,
-        typer.Option("--tables", metavar="FOLDER", help="aiconfigurator-core, unpacked; the installed one if absent."),
-    ] = None,
+    into: Into,
+    tables: Tables = None,
 ) -> None:
     """Fit the laws of attention with other heads, and leave the rest of the profiles that ship as it is."""
-    try:
-        written = fit_heads(into, folder=tables, report=out.note)
-    except ValueError as error:
-        sys.exit(str(error))
-    for path in written:
-        out.say(str(path))
+    _show_written(lambda: fit_heads(into, folder=tables, report=out.note))
 
 
 @app.command("entries")
 def entries(
-    into: Annotated[Path, typer.Argument(metavar="INTO", help="Folder of latency profiles.")],
-    tables: Annotated[
-        Path | None,
-        typer.Option("--tables", metavar="FOLDER", help="aiconfigurator-core, unpacked; the installed one if absent."),
-    ] = None,
+    into: Into,
+    tables: Tables = None,
 ) -> None:
     """Fit anew the laws of compressed and block-sparse attention alone, in profiles that are there."""
+    _show_written(lambda: refit_entries(into, data_folder(tables), ENGINES, report=out.note))
+
+
+def _show_written(fit: Callable[[], Iterable[Path]]) -> None:
+    """Fit, and print the files that were written; without tables end with what is missing."""
     try:
-        written = refit_entries(into, data_folder(tables), ENGINES, report=out.note)
+        written = fit()
     except ValueError as error:
         sys.exit(str(error))
     for path in written:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from hisearch.base.dtypes import F8
 from hisearch.calibrate.families import described
 from hisearch.calibrate.fitting import LEAST_POINTS, Bounds, Fit, Problem, fit
-from hisearch.calibrate.sparse import HOST_BLOCK_S, HOST_FACTOR, LEAST_CHUNK, MOST_TOKENS
+from hisearch.calibrate.sparse import HOST_BLOCK_S, HOST_FACTOR, LEAST_CHUNK, MOST_TOKENS, joined_errors
 from hisearch.latency.laws.entries import Sheets, entries_decode_s, entries_prefill_s, layer_launch_s
 from hisearch.latency.laws.formats import FORMATS
 from hisearch.latency.laws.gemm import gemm_s
@@ -25,7 +25,7 @@ from hisearch.latency.operators import AttentionShape, attention_shape
 from hisearch.latency.parameters import attention_matrices
 from hisearch.latency.sharding import shard
 from hisearch.specs.base import DType
-from hisearch.specs.machines.laws import EntriesPhase, EntriesTerms, FitError, GemmTerms
+from hisearch.specs.machines.laws import EntriesPhase, EntriesTerms, GemmTerms
 from hisearch.specs.models.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def entries_terms(
     return EntriesTerms(
         **{name: decodes[name] for name in (*_LAUNCHES, "source", "ranges")},
         **phases,
-        error=_joined(fits["decode"].error, fits["prefill"].error),
+        error=joined_errors(fits["decode"].error, fits["prefill"].error),
     )
 
 
@@ -165,15 +165,3 @@ def _product_s(
         gemm[name], sheet(layout.rate), tokens, float(matrix.outputs), float(matrix.inputs),
         weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes,
     )  # fmt: skip
-
-
-def _joined(decodes: FitError, prompts: FitError) -> FitError:
-    """The error of both phases: each phase's median, and the worse of the common figures."""
-    return FitError(
-        points=decodes.points + prompts.points,
-        median=max(decodes.median, prompts.median),
-        p90=max(decodes.p90, prompts.p90),
-        fitted_median=max(decodes.fitted_median, prompts.fitted_median),
-        decode_median=decodes.median,
-        prefill_median=prompts.median,
-    )

@@ -91,7 +91,7 @@ def sparse(
     return SparseTerms(
         **{name: of_decodes[name] for name in (*_BLOCK, "source", "ranges")},
         **phases,
-        error=_joined(decodes.error, prompts[dense].error),
+        error=joined_errors(decodes.error, prompts[dense].error),
         heads=heads,
         dense_short=dense,
     )
@@ -108,7 +108,7 @@ def _that_count(frame: pd.DataFrame, models: Mapping[str, ModelSpec], laws: Laws
     return frame[(frame["phase"] == "decode") | (frame["new_tokens"] >= LEAST_CHUNK)].reset_index(drop=True)
 
 
-def _joined(decodes: FitError, prompts: FitError) -> FitError:
+def joined_errors(decodes: FitError, prompts: FitError) -> FitError:
     """The error of both phases: each phase's median, and the worse of the common figures."""
     return FitError(
         points=decodes.points + prompts.points,
