@@ -82,8 +82,7 @@ def shares_of_classes(result: Result, by: str, slo: SloSpec | None, usd_per_hour
     for number in np.unique(numbers[arrived]):
         mine = numbers == number
         count = int((mine & arrived).sum())
-        unfinished = int((mine & (requests.outcome == Outcome.IN_FLIGHT)).sum())
-        latencies = latencies_of(requests, values, unfinished, mine)
+        latencies = latencies_of(requests, values, mine)
         occupancy = float(held[mine].sum()) / total if total > 0 else math.nan
         good_count = int(good[mine].sum()) if slo is not None else math.nan
         shares.append(

@@ -96,7 +96,7 @@ def evaluate(
     arrived = int(counts[Outcome.FINISHED]) + unfinished + rejected
 
     values = latency_values(requests)
-    latencies = latencies_of(requests, values, unfinished)
+    latencies = latencies_of(requests, values)
     good = int(good_requests(requests, values, slo).sum())
 
     reasons = _rejection_reasons(requests.outcome == Outcome.TOO_LARGE, over_window)
@@ -130,8 +130,7 @@ def _check(
         of_class = class_mask(requests, term)
         if not (of_class & (requests.outcome != Outcome.UNREACHED)).any():
             return TermCheck(term.label, None, term.at_most_s, "undefined, as no such request arrived; it holds")
-        unfinished = int(((requests.outcome == Outcome.IN_FLIGHT) & of_class).sum())
-        latencies = latencies_of(requests, values, unfinished, of_class)[term.metric]
+        latencies = latencies_of(requests, values, of_class)[term.metric]
     if latencies is None:
         note = "undefined, as no request has a second output token; it holds"
         return TermCheck(term.label, None, term.at_most_s, note)
@@ -189,20 +188,20 @@ def latency_values(requests: RequestTable) -> dict[str, np.ndarray]:
 
 
 def latencies_of(
-    requests: RequestTable, values: Mapping[str, np.ndarray], unfinished: int, counted: np.ndarray | None = None
+    requests: RequestTable, values: Mapping[str, np.ndarray], counted: np.ndarray | None = None
 ) -> dict[str, Latencies | None]:
     """Sorted latencies by metric; TPOT only over requests with at least two output tokens, None if undefined.
 
-    counted: mask of the requests that count, of which ``unfinished`` are in flight; all of them where absent.
+    values: of ``latency_values``. counted: mask of the requests that count, shape (N,); all of them where absent.
     """
     several = requests.output_tokens >= 2
-    if counted is not None:
-        values = {name: seconds[counted[requests.finished]] for name, seconds in values.items()}
-    counted_several = several if counted is None else several & counted
-    in_flight_several = int(((requests.outcome == Outcome.IN_FLIGHT) & counted_several).sum())
-    with_tpot = several[requests.finished] if counted is None else several[requests.finished & counted]
-    tpot = Latencies.of(values["tpot_s"][with_tpot], in_flight_several)
+    counted = np.ones(len(several), dtype=bool) if counted is None else counted
+    values = {name: seconds[counted[requests.finished]] for name, seconds in values.items()}
+    in_flight = (requests.outcome == Outcome.IN_FLIGHT) & counted
+    tpot_s = values["tpot_s"][several[requests.finished & counted]]
+    tpot = Latencies.of(tpot_s, int((in_flight & several).sum()))
     undefined = len(tpot) == 0 and len(values["tpot_s"]) > 0
+    unfinished = int(in_flight.sum())
     return {
         "ttft_s": Latencies.of(values["ttft_s"], unfinished),
         "tpot_s": None if undefined else tpot,

@@ -31,5 +31,5 @@ def spoken_of(latency: str, bounded: Iterable[str]) -> tuple[str, ...]:
 
 
 def percentile_of(metric: str) -> float:
-    """95.0 for ``ttft_p95_s``."""
+    """95.0 for ``ttft_p95_s``, and for the label ``ttft_p95@priority=0``."""
     return float(metric.removesuffix("_s").partition(OF_CLASS)[0].rpartition("_p")[2])

@@ -19,12 +19,12 @@ from hisearch.report.words.cautions import PROVISIONAL, may_miss, shortcoming, v
 from hisearch.report.words.templating import text
 from hisearch.report.words.terms import far_off, term_lines
 from hisearch.score.quantities import HOURS_PER_MONTH, percent, quantity, significant, usd
+from hisearch.score.stated import percentile_of
 from hisearch.score.terms import TermCheck, name_of
 from hisearch.search.model.deployments import describe, describe_each, format_devices, hardware
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import describe_miss
 from hisearch.specs.models.model import names_weights
-from hisearch.specs.studies.slo import OF_CLASS
 from hisearch.specs.wording import format_percent, listed
 
 #: Rows of the front that are printed; all are in front.csv.
@@ -66,8 +66,8 @@ def _show_answer(result: StudyResult) -> None:
     output.heading("Against the SLO")
     show_terms(result, recommendation.trial)
     if label := next((check.label for check in recommendation.trial.slo if isinstance(check, TermCheck)), ""):
-        percent = label.partition(OF_CLASS)[0].rpartition("_")[2]
-        output.say(_WORDS.format(percent, percent.removeprefix("p")))
+        percent = f"{percentile_of(label):g}"
+        output.say(_WORDS.format(f"p{percent}", percent))
     output.heading("Instead of it")
     rows = [(trade.role, trade.hardware or "-", trade.change, trade.effect) for trade in trades(report)]
     output.table(("", "deployment", "USD/hour", "what it gives or takes"), rows)

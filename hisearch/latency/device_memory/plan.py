@@ -159,9 +159,7 @@ def plan_memory(
     eager = engine.enforce_eager if eager is None else eager
     graphs = not eager and graph_mode(engine) != "none"
     if engine.name == "vllm":
-        # Without a version in EngineSpec, a recent one.
-        version = getattr(engine, "version", None) if engine_version is None else engine_version
-        release = release_of(version or "")
+        release = release_of(engine.version if engine_version is None else engine_version)
         activation = peak_bytes(model, split, engine, release, eager=eager)
         runtime = outside_torch_bytes(model, split, accelerator, engine, release, graphs=graphs)
         budget = usable * engine.memory_fraction - runtime - activation

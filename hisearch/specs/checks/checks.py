@@ -9,7 +9,7 @@ from hisearch.specs.base import DType, rate_dtype
 from hisearch.specs.deployments.pool import PoolSpec
 from hisearch.specs.machines.devices import DeviceSpec, DevicesSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec
-from hisearch.specs.studies.slo import SloSpec
+from hisearch.specs.studies.slo import SloSpec, SloTerm
 from hisearch.specs.wording import counted
 
 _GIB = 1024.0**3
@@ -25,20 +25,20 @@ def dtype_problem(name: str, accelerator: AcceleratorSpec, dtype: DType) -> str:
 def slo_warnings(slo: SloSpec) -> list[str]:
     """Messages on terms without effect, because another term is stricter."""
     messages = []
-    for metric, of_class in sorted({(term.metric, tuple(term.of_class.items())) for term in slo.terms}):
-        same = [term for term in slo.terms if (term.metric, tuple(term.of_class.items())) == (metric, of_class)]
-        terms = sorted(same, key=lambda term: term.percentile)
+    alike: dict[tuple[str, str], list[SloTerm]] = {}
+    for term in sorted(slo.terms, key=lambda term: (term.metric, term.percentile)):
+        alike.setdefault((term.metric, term.class_label), []).append(term)
+    for terms in alike.values():
         for low, high in pairwise(terms):
             if high.at_most_s <= low.at_most_s:
                 messages.append(
                     f"{low.label} <= {low.at_most_s:g} s says nothing: {high.label} <= {high.at_most_s:g} s is stricter"
                 )
-    ends = {(term.percentile, *term.of_class.items()): term.at_most_s for term in slo.terms if term.metric == "e2e_s"}
+    ends = {(term.percentile, term.class_label): term.at_most_s for term in slo.terms if term.metric == "e2e_s"}
     messages += [
         f"{term.label} <= {term.at_most_s:g} s says nothing: the whole answer must be there by then"
         for term in slo.terms
-        if term.metric == "ttft_s"
-        and ends.get((term.percentile, *term.of_class.items()), float("inf")) <= term.at_most_s
+        if term.metric == "ttft_s" and ends.get((term.percentile, term.class_label), float("inf")) <= term.at_most_s
     ]
     return messages
 

@@ -36,8 +36,13 @@ class SloTerm(Strict):
     @property
     def label(self) -> str:
         """Short name, for example ``ttft_p99``, or ``ttft_p99@priority=0``."""
-        kind = ",".join(f"{name}={number}" for name, number in self.of_class.items())
-        return f"{self.metric.removesuffix('_s')}_p{self.percentile:g}" + (f"{OF_CLASS}{kind}" if kind else "")
+        of_class = f"{OF_CLASS}{self.class_label}" if self.class_label else ""
+        return f"{self.metric.removesuffix('_s')}_p{self.percentile:g}{of_class}"
+
+    @property
+    def class_label(self) -> str:
+        """The class that it is about: ``priority=0``, ``priority=0,tenant=3``; "" of all requests."""
+        return ",".join(f"{name}={number}" for name, number in self.of_class.items())
 
     @property
     def of_class(self) -> dict[str, int]:
