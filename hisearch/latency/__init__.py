@@ -3,5 +3,5 @@
 ``operators``, ``parameters`` and ``sharding`` describe a model on its ranks; ``laws``, ``measured``, ``workers`` and
 ``devices`` price operators; ``tabulate`` and ``estimators`` put them together to ``costs``; ``host`` adds host work;
 ``device_memory`` plans memory.
-Imports ``specs``, ``traces`` and ``hardware``; ``kernels`` and ``simulate`` import from here.
+Imports ``hardware``, ``traces``, ``specs`` and ``base``; ``kernels`` and ``simulate`` import from here.
 """

@@ -4,4 +4,6 @@
 from others.
 Entry points: ``load.load_workload`` and ``load.load_trace_file`` (to a ``CompiledTrace``), ``importers.read_trace``
 and ``generate.generate_trace`` (to a ``Trace``), ``reading.canonical.write_trace``, ``stats.trace_stats``.
+
+Imports ``specs`` and ``base``.
 """

@@ -2,6 +2,8 @@
 
 Each benchmark runs in its own process, so that its peak memory is measured alone. Simulations run on one thread
 (except ``threads``), with the trace and the kernels compiled beforehand.
+
+Imports ``deployments`` and ``studies``; ``cli`` imports ``bench`` itself.
 """
 
 from __future__ import annotations

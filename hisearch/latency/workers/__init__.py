@@ -1,1 +1,4 @@
-"""One worker's operators, priced by the roofline or by fitted laws: seconds of any load, before they are tabulated."""
+"""One worker's operators, priced by the roofline or by fitted laws: seconds of any load, before they are tabulated.
+
+Imports ``laws`` and ``matrices``.
+"""

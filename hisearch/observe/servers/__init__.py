@@ -8,6 +8,8 @@ declaration ``SERVER = ServerPolicy(...)`` (``base.policies``) and three functio
     moment(answers: Answers, at_s: float) -> Moment
 
 Names of metrics and fields stand in the engines' sources, which each file states. Nothing else lists the engines.
+
+Imports ``base`` and modules of ``observe``.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ and ``from_0_5_23`` set the engine's scheduler up. ``copies``, ``storage``, ``vi
 the laws of the host tier and of storage, ``drafts`` those of drafted tokens. ``windows`` are the pools of sliding
 windows, ``states`` the pool of states of linear attention. ``random_cases`` draws cases, ``run`` takes one through
 the engine.
+
+Imports modules of ``record`` and the engine's.
 """
 
 from __future__ import annotations

@@ -3,4 +3,6 @@
 ``families`` says what each architecture is made of: a new one is a line there. ``attention``, ``feed_forward`` and
 ``formats`` translate its parts, ``translation`` puts them together. Others import ``translation`` alone (``documents``
 reads files with it); nothing here knows engines.
+
+Imports ``models``.
 """

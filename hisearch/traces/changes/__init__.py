@@ -1,1 +1,4 @@
-"""One trace made from others: resampled, merged, ordered, cut, spread, replayed."""
+"""One trace made from others: resampled, merged, ordered, cut, spread, replayed.
+
+Imports ``reading`` and modules of ``traces``.
+"""

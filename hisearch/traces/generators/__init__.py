@@ -2,6 +2,8 @@
 
 ``schedule`` defines who calls when; ``independent``, ``interaction`` and ``diffusion`` (over ``graphs``) each make
 one. ``population`` gives the calls their prompts; ``resize`` makes the same population larger or smaller.
+
+Imports ``reading`` and modules of ``traces``.
 """
 
 from __future__ import annotations

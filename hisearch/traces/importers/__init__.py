@@ -1,6 +1,8 @@
 """Trace formats in: detection of a file's format by its content, and its reading.
 
 ``formats`` has a file for each format, and says how to add one; ``benchmarks`` the same for results of benchmark tools.
+
+Imports ``changes``, ``reading`` and modules of ``traces``.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ it declares as parameters are fields of ``Sim.store_tiers`` (``store_runs.tier_o
 into ``tests/kernels/store_reference.py`` and ``tests/kernels/sglang_invariants.py: eviction_key``.
 
 A policy that says what goes first among single ``pages`` is one of ``validate cache`` too (``cachesim.pages``).
+Imports ``base``, ``layout`` and modules of ``cache``.
 
 What else a policy may have, of store v and the run d whose turn has come::
 

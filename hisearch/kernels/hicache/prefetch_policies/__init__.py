@@ -7,4 +7,6 @@ those that storage has, 0 until that is known; later it counts from the request'
 looked for. Without the kernel a request does not wait. What a policy declares as parameters are fields of
 ``Sim.tiers``. The same rule, slowly, belongs into ``tests/reference/restatement/sglang_host_rules.py``, where
 ``PREFETCHES.given_values(config.parameters)`` has them.
+
+Imports ``base`` and ``layout``.
 """

@@ -5,4 +5,6 @@ To add one: a file that assigns a ``WritePolicy`` to ``WRITE_POLICY`` (see ``bas
 ``sim.nodes[d].hits`` counts these hits. Or it declares ``at_eviction``, and needs no kernel. What it declares as
 parameters are fields of ``Sim.tiers``. The same rule, slowly, belongs into
 ``tests/reference/restatement/sglang_host_rules.py``, where ``WRITE_POLICIES.given_values(config.parameters)`` has them.
+
+Imports ``base``.
 """

@@ -22,4 +22,6 @@ members that take requests have changed.
 The same rule, slowly, is a branch of ``tests/reference/router.py: Router._choose``; ``self.config`` has the parameters.
 ``tests/kernels/test_against_reference.py`` holds the two against each other. ``export`` refuses a policy that no router
 has (``export/engines/flags.py: ROUTER_POLICIES``).
+
+Imports ``base``, ``core``, ``layout``, ``traffic`` and modules of ``routing``.
 """

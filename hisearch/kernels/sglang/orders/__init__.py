@@ -8,4 +8,6 @@ prepares a request. Without any of them requests wait in the order in which they
 
 The same rule, slowly, belongs into ``tests/reference/restatement/sglang_order.py``. No order may read how many tokens a
 request will really generate (law L5): ``max_output_tokens`` is what it declares.
+
+Imports ``base``, ``core``, ``traffic`` and modules of ``sglang``.
 """
