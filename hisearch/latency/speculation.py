@@ -9,13 +9,14 @@ Notation
     step   = host + token_s[(d + 1) n] + sequence_s[(d + 1) n] + decode_s(n, c)         verification of the draft
            + d * (q * (token_s[n] + decode_s(n, c)) + sequence_s[n])                    drafting, where q > 0
     costs of one token each: step / a
+    prompts of P tokens: q * (token_s[P] + attention) + sequence_s[1], then d - 1 drafts of one sequence, where q > 0
 
 The simulated engine makes one token per step. Its steps therefore take 1 / a of a speculative step. Means stay correct:
 time per token, growth of contexts, and the decodes' cost in mixed steps. A prompt's wait for the current step is too
 short, by less than a step.
 
-Not modelled: differences of acceptance between requests, the prompt's pass through the drafting layer, and memory for
-drafted tokens.
+Not modelled: differences of acceptance between requests, and memory for drafted tokens. A step's prompts are drafted
+for as if they were a single one.
 """
 
 from __future__ import annotations
@@ -59,8 +60,7 @@ class Speculation(NamedTuple):
 def with_speculation(costs: StepCosts, speculation: Drafts, share: float) -> StepCosts:
     """Costs of one-token steps that together take as long as speculative steps; ``share``: q.
 
-    Only ``decode_s`` and the floor change: prompts are computed as before. Entries of ``decode_s`` may be negative; a
-    step's cost is not.
+    Prompts pass through the drafting layers too. Entries of ``decode_s`` may be negative; a step's cost is not.
 
     Raises:
         ValueError: the costs price mixed steps or unequal contexts separately.
@@ -78,4 +78,15 @@ def with_speculation(costs: StepCosts, speculation: Drafts, share: float) -> Ste
     decode = step / speculation.tokens_per_step - (host + alone)[:, None]
     decode[0, :] = 0.0
     floor = None if costs.floor is None else costs.floor.scaled(1.0 / speculation.tokens_per_step, 1.0)
-    return costs._replace(decode_s=np.ascontiguousarray(decode), floor=floor)
+    costs = costs._replace(decode_s=np.ascontiguousarray(decode), floor=floor)
+    return _drafted_prompts(costs, drafted, share) if share and drafted else costs
+
+
+def _drafted_prompts(costs: StepCosts, drafted: int, share: float) -> StepCosts:
+    """``costs`` with the drafter's passes over prompts, and its further drafts behind them."""
+    each_s = float(costs.sequence_s[1])
+    passes = share * costs.token_s + each_s + (drafted - 1) * (share * float(costs.token_s[1]) + each_s)
+    passes[0] = 0.0
+    if costs.prompt_s is not None:
+        passes += dense(costs.prompt_s, np.arange(len(passes)))
+    return costs._replace(prompt_s=passes, chunk_rate=costs.chunk_rate * (1.0 + share))

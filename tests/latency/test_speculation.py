@@ -67,9 +67,23 @@ def test_drafts_without_a_head_cost_their_verification_alone(drafted: int, n: in
 
 
 @given(new=st.integers(1, 150), cached=st.integers(0, 5000), accepted=st.floats(0.0, 1.0))
-def test_prompts_are_computed_as_before(new: int, cached: int, accepted: float) -> None:
+def test_prompts_pass_through_the_drafting_layer_once_and_are_drafted_for(
+    new: int, cached: int, accepted: float
+) -> None:
     plain = costs()
-    speculative = with_speculation(plain, Speculation(3, accepted), 1 / LAYERS)
+    share, sample_s = 1 / LAYERS, float(plain.sequence_s[1])
+    attention = new * (cached + (new + 1) / 2) * float(plain.chunk_rate[0, 0])
+    first = share * (float(plain.token_s[new]) + attention) + sample_s
+    later = share * float(plain.token_s[1]) + sample_s
+    speculative = with_speculation(plain, Speculation(3, accepted), share)
+    expected = step_seconds(plain, [(new, cached)], []) + first + 2 * later
+    assert step_seconds(speculative, [(new, cached)], []) == pytest.approx(expected, rel=1e-9)
+
+
+@given(new=st.integers(1, 150), cached=st.integers(0, 5000))
+def test_prompts_are_computed_as_before_without_a_drafting_layer(new: int, cached: int) -> None:
+    plain = costs()
+    speculative = with_speculation(plain, Speculation(3, 0.5), 0.0)
     assert step_seconds(speculative, [(new, cached)], []) == step_seconds(plain, [(new, cached)], [])
 
 
