@@ -75,7 +75,7 @@ TERMS_RUN = "rtxpro6000-llama-3.1-8b-tp1"
 TERMS = {
     "nothing": (),
     "batches of unequal contexts (`skew_s`, `late`)": ("skew", "late"),
-    "that decodes take longer beside prompts (`mixed_decode_s`, `late`)": ("mixed", "late"),
+    "that decodes take longer in mixed steps (`mixed_decode_s`, `late`)": ("mixed", "late"),
 }
 
 

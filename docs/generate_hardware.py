@@ -230,7 +230,7 @@ def tokens_per_dollar() -> tuple[str, go.Figure]:
         ("the same, each head striped over 4 channels", 7, {"devices": striped("hbm2-pim", 4)}),
         ("over 16 channels", 7, {"devices": striped("hbm2-pim", 16)}),
         ("and on NVLink", 7, {"devices": {**striped("hbm2-pim", 16), "links": [NVLINK]}}),
-        ("LPDDR5-PIM beside each H100, over 4 channels", 7, {"devices": striped("lpddr5-pim", 4)}),
+        ("LPDDR5-PIM attached to each H100, over 4 channels", 7, {"devices": striped("lpddr5-pim", 4)}),
         ("KV cache in CXL memory", 7, {"devices": {"attached": {"cxl": {"device": "cxl2-memory"}}, "kv": "cxl"}}),
     )  # fmt: skip
     rows, names, values = [], [], []

@@ -118,7 +118,10 @@ def hosts(
         raise typer.BadParameter("say what was measured: --silicon FILE.csv, --open-loop DIR or --served DIR")
     options.check_places(output, errors)
     note = (lambda _: None) if quiet else out.note
-    judged = on_one_thread(fit_hosts)(files, folders, workloads, without=names, processes=processes, note=note)
+    try:
+        judged = on_one_thread(fit_hosts)(files, folders, workloads, without=names, processes=processes, note=note)
+    except ValueError as error:
+        sys.exit(str(error))
     write_judged(judged, output, errors, ", ".join(path.name for path in (*files, *folders, *workloads)))
     if as_json:
         out.print_json({"runs": judged.runs, "errors": judged.errors, "coverage": judged.coverage})

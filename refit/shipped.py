@@ -92,7 +92,7 @@ LINKS: dict[str, tuple[str, ...]] = {"gb200": ("gb300", "b300_sxm"), "gb300": ("
 FLASH_ATTENTION_2 = ("a100-80gb", "l40s", "rtx-pro-6000")
 MIXED_ATTENTION = MixedTerms(
     evidence="fitted",
-    source="six tables of decodes beside prompts, vLLM 0.19.0 on an RTX PRO 6000 (LLMServingSim, github "
+    source="six tables of decodes in mixed steps, vLLM 0.19.0 on an RTX PRO 6000 (LLMServingSim, github "
     "casys-kaist/LLMServingSim at 5daddb2, MIT)",
     rows=64,
     keys=64,

@@ -23,7 +23,7 @@ def notes(plans: Sequence[WorkerPlan], trace: CompiledTrace) -> tuple[str, ...]:
 
 
 def plain_costs(plan: WorkerPlan) -> StepCosts:
-    """Step costs of a worker as if nothing were drafted, at equal contexts; decodes beside prompts cost as alone."""
+    """Step costs of a worker as if nothing were drafted, at equal contexts; decodes in mixed steps cost as alone."""
     return plan.costs.seconds._replace(mixed_decode_s=None, skew_s=None, draft=None)
 
 

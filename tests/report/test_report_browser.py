@@ -157,7 +157,13 @@ def page(opened: chromium.Browser) -> chromium.Browser:
 
 
 @pytest.mark.parametrize(
-    ("width", "height", "dark"), [(390, 844, True), (820, 1180, False), (1400, 900, False), (1920, 1080, True)]
+    ("width", "height", "dark"),
+    [
+        (390, 844, True),
+        pytest.param(820, 1180, False, marks=pytest.mark.slow),
+        pytest.param(1400, 900, False, marks=pytest.mark.slow),
+        (1920, 1080, True),
+    ],
 )
 def test_every_tab_is_tidy_and_accessible(whole: Path, tmp_path: Path, width: int, height: int, dark: bool) -> None:
     with chromium.Browser(tmp_path, width=width, height=height, dark=dark) as browser:

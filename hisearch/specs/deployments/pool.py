@@ -90,7 +90,7 @@ class PoolSpec(Strict):
         None, description="What agents need in device memory beside KV, such as adapters; nothing by default."
     )
     devices: DevicesSpec | None = Field(
-        None, description="Devices beside the accelerators, and which operators, weights and experts are where."
+        None, description="Devices attached to the accelerators, and which operators, weights and experts are where."
     )
     schedule: list[ReplicasSpec] = Field(
         default_factory=list, description="Replicas over time, by time; ``replicas`` holds until the first."
