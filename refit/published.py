@@ -23,9 +23,10 @@ class Products(NamedTuple):
     rows: tuple[tuple[int, int, int, float], ...]
 
 
-#: FlashInfer's products in fp8 blocks with TensorRT-LLM's kernels on a B200. They take 32 tokens at a time and read the
-#: matrix for each 32 tokens: one of 24,576 x 7,168 from memory, 25 us each time; smaller ones from the L2 cache, faster
-#: by half. A rank's matrices are small, so the widest one has only figures of up to 32 tokens here.
+#: FlashInfer's products in fp8 blocks with TensorRT-LLM's kernels on a B200. Their tiles have 32 tokens and 128
+#: outputs, and every wave of 148 tiles takes 12.3 us at a depth of 7,168 and 3.6 us at 1,024. A matrix of 24,576 x
+#: 7,168 is larger than the L2 cache, and is read from memory for each 32 tokens: its waves take 20 us. A rank's matrices
+#: are smaller, so the widest one has only figures of up to 32 tokens here.
 FLASHINFER_FP8_BLOCK = Products(
     "flashinfer gemm_fp8_nt_groupwise, trtllm (github sgl-project/sglang, pull request 13528; NVIDIA/cutlass, "
     "issue 2923)",
@@ -38,15 +39,18 @@ FLASHINFER_FP8_BLOCK = Products(
     ),
 )  # fmt: skip
 
-#: Lowest, first and highest launch (us), latency of a pipeline of ``FILL_DEPTH`` (us), shares of bandwidth and peak.
-BOUNDS = ((0.1, 0.1, 0.1, 0.02), (3.0, 15.0, 0.6, 0.12), (20.0, 100.0, 1.0, 1.0))
+#: Lowest, first and highest launch (us), latency of a pipeline of ``FILL_DEPTH`` (us), shares of bandwidth and peak,
+#: and what a wave takes at any depth (us).
+BOUNDS = ((0.1, 0.1, 0.1, 0.02, 0.1), (3.0, 15.0, 0.6, 0.12, 1.0), (20.0, 100.0, 1.0, 1.0, 5.0))
 FILL_DEPTH = 7168.0
-#: Memory and arithmetic overlap, and all tiles are equally good: the figures are too few to fit either.
-SHARPNESS, NO_LOSS = 32.0, 1e-4
+#: Rows and columns of the kernels' tiles.
+TILE = (32, 128)
+#: Memory and arithmetic overlap: the figures are too few to fit how much.
+SHARPNESS = 32.0
 
 
 def products(published: Products, layout: GemmFormat, sheet: Sheet, quantise_bandwidth: float | None) -> GemmTerms:
-    """The law of published products: four coefficients. No error is stated, since no shape can be held out.
+    """The law of published products: five coefficients. No error is stated, since no shape can be held out.
 
     Args:
         published: figures.
@@ -59,11 +63,11 @@ def products(published: Products, layout: GemmFormat, sheet: Sheet, quantise_ban
     m, n, k, micros = np.array(published.rows).T
 
     def terms(theta: npt.NDArray[np.float64]) -> GemmTerms:
-        launch_us, fill_us, bandwidth, flops = (float(f"{value:.4g}") for value in theta)
+        launch_us, fill_us, bandwidth, flops, wave_us = (float(f"{value:.4g}") for value in theta)
         return GemmTerms(
             source=published.source, launch_s=launch_us * 1e-6, fill_s=fill_us * 1e-6, fill_depth=FILL_DEPTH,
-            bandwidth=bandwidth, flops=flops, tile_losses=(NO_LOSS,) * 3, wave_s=0.0, quantisation=0.0,
-            sharpness=SHARPNESS,
+            bandwidth=bandwidth, flops=flops, tile_losses=(0.0, 0.0, 0.0), wave_s=wave_us * 1e-6, tile=TILE,
+            quantisation=1.0, sharpness=SHARPNESS,
             ranges={"m": (m.min(), m.max()), "n": (n.min(), n.max()), "k": (k.min(), k.max())},
         )  # fmt: skip
 

@@ -60,6 +60,17 @@ def test_quantising_may_cost_each_token_however_wide() -> None:
         assert more[0] == pytest.approx(4096 * 20e-9)
 
 
+@given(m=st.integers(1, 40_000), n=st.integers(1, 30_000), k=st.integers(1, 20_000))
+def test_a_kernel_of_one_tile_takes_the_waves_of_that_tile(m: int, n: int, k: int) -> None:
+    only = {"tile": (32, 128), "quantisation": 1.0, "wave_s": 2e-6, "bandwidth": 1.0, "sharpness": 64.0}
+    terms, fast = GEMM.model_copy(update=only), SHEET._replace(bytes_per_s=1e30)
+    tiles = -(-m // 32) * -(-n // 128)
+    rounds = -(-tiles // SHEET.multiprocessors)
+    tile_s = 2.0 * 32 * 128 * k * SHEET.multiprocessors / (SHEET.flops * terms.flops)
+    expected = terms.launch_s + terms.fill_s * k / (k + terms.fill_depth) + rounds * (tile_s + 2e-6)
+    assert gemm_s(terms, fast, scalar(m), scalar(n), scalar(k), **WIDE)[0] == pytest.approx(expected, rel=1e-6)
+
+
 @given(COUNTS, COUNTS, st.integers(128, 65536), st.integers(128, 65536))
 def test_products_rise_with_tokens(m: int, more: int, n: int, k: int) -> None:
     pair = gemm_s(GEMM, SHEET, np.array([m, m + more], dtype=float), scalar(n), scalar(k), **WIDE)

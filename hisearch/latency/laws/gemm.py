@@ -4,6 +4,7 @@
     memory     = (n * k * weight bytes + m * k * operand bytes + m * n * 2) / (bandwidth * share)
     arithmetic = min over tiles of waves * (2 * k * tile / (peak per multiprocessor * share of the tile) + wave)
     waves      = tiles of the output by multiprocessors, rounded up as far as ``quantisation`` says
+    tile       = the only one, where a kernel has one alone
     quantise   = m * (k * 3 / (bandwidth * share) + token)   reads 16 bits, writes 8; operands narrower than 16 bits
 
 and of a separate pass that quantises the activations (``quantise_s``): launch + quantise.
@@ -58,9 +59,9 @@ def quantise_s(terms: QuantiseTerms, sheet: Sheet, m: F8, k: F8 | float) -> F8:
 
 
 def _arithmetic_s(terms: GemmTerms, sheet: Sheet, m: F8, n: F8 | float, k: F8 | float) -> F8:
-    losses = (0.0, *np.cumsum(terms.tile_losses))
+    choices = list(zip(TILES, (0.0, *np.cumsum(terms.tile_losses)), strict=True))
     best: F8 | None = None
-    for (rows, columns), loss in zip(TILES, losses, strict=True):
+    for (rows, columns), loss in choices if terms.tile is None else [(terms.tile, 0.0)]:
         rounds = waves(np.ceil(m / rows) * np.ceil(n / columns), sheet.multiprocessors, terms.quantisation)
         tile_s = 2.0 * rows * columns * sheet.multiprocessors * (1.0 + loss) / (sheet.flops * terms.flops)
         seconds = rounds * (k * tile_s + terms.wave_s)

@@ -67,6 +67,9 @@ class GemmTerms(LawTerms):
         description="Time that each next smaller tile adds per FLOP, as a share of the largest tile's."
     )
     wave_s: NonNegative = Field(description="Prologue and epilogue of one wave of tiles.")
+    tile: tuple[Count, Count] | None = Field(
+        None, description="Rows and columns of the only tile that the kernel has; none: the library chooses."
+    )
     quantisation: Annotated[float, Field(ge=0, le=1)] = Field(description="1: a partial wave costs a whole one.")
     sharpness: Sharpness = Field(description="p of the p-norm that joins memory and arithmetic time.")
     quantise_bandwidth: Positive | None = Field(

@@ -40,6 +40,7 @@ class Conditions:
     gather_steps: decode steps for which a prompt waits for more (TensorRT-LLM ``batch_wait_timeout_iters``).
     draft_tokens: tokens drafted in a step for every sequence (multi-token prediction); 0: none.
     kv_dtype: format of the KV cache.
+    pool_tokens: most KV of a scheduler, whatever memory is left (SGLang ``--max-total-tokens``); None: no limit.
     """
 
     campaign: str
@@ -50,6 +51,7 @@ class Conditions:
     requests_per_slot: int = 10
     gather_steps: int = 0
     draft_tokens: int = 0
+    pool_tokens: int | None = None
 
     @property
     def speculation(self) -> Speculation:

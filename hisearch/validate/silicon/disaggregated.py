@@ -90,8 +90,9 @@ def _stated(row: SiliconRow, role: RoleName) -> Side:
 def conditions_of_side(side: Side) -> Conditions:
     """Conditions of the side's row, with the limits of its recipe.
 
-    TensorRT-LLM's prefill workers do not overlap steps (``disable_overlap_scheduler`` in each of its recipes). Recipes
-    have no receive interval.
+    TensorRT-LLM's prefill workers do not overlap steps (``disable_overlap_scheduler`` in each of its recipes). The
+    receive interval of SGLang's low-latency recipes on GB200 and GB300, ten decode steps, is not simulated on decode
+    workers: a request is some five steps late there.
     """
     conditions, limits = conditions_of(side.row), side.limits
     engine = conditions.engine.model_copy(update={"receive_interval": 1})
@@ -105,7 +106,7 @@ def conditions_of_side(side: Side) -> Conditions:
         "max_prefill_tokens": limits.prefill_tokens or engine.max_prefill_tokens,
         "overlap": engine.overlap and (engine.name != "trtllm" or side.role != "prefill"),
     }
-    return replace(conditions, engine=engine.model_copy(update=changed))
+    return replace(conditions, engine=engine.model_copy(update=changed), pool_tokens=limits.pool_tokens)
 
 
 def pool_of(side: Side, device: WorkerPlan, seconds: StepCosts, layers: int, front_end: FrontEnd) -> PoolPlan:

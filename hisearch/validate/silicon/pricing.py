@@ -254,7 +254,8 @@ class Pricer:
         engine = conditions.engine.model_dump_json()
         version = kernels_version(row)
         checkpoint = (row.model, _in_blocks(row), dtype)
-        key = (name, version, checkpoint, row.system, row.parallelism, conditions.kv_dtype, engine, row.tokens)
+        limits = (conditions.kv_dtype, engine, conditions.pool_tokens)
+        key = (name, version, checkpoint, row.system, row.parallelism, *limits, row.tokens)
         if key not in self._plans:
             self._plans[key] = self._compile(row, conditions)
         return self._plans[key]
@@ -279,7 +280,8 @@ class Pricer:
             raise NotPriced("the model does not fit as we plan memory") from error
         # Energy is not needed; its tables would double the cache.
         costs = replace(costs, joules=costs.seconds)
-        return WorkerPlan(priced.engine, costs, memory, memory.kv_capacity_tokens, ignore_eos=True)
+        capacity_tokens = min(memory.kv_capacity_tokens, conditions.pool_tokens or memory.kv_capacity_tokens)
+        return WorkerPlan(priced.engine, costs, memory, capacity_tokens, ignore_eos=True)
 
     def _model(self, row: SiliconRow) -> ModelSpec:
         name = self._models.get(plain_name(row.model))
