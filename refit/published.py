@@ -25,8 +25,8 @@ class Products(NamedTuple):
 
 #: FlashInfer's products in fp8 blocks with TensorRT-LLM's kernels on a B200. Their tiles have 32 tokens and 128
 #: outputs, and every wave of 148 tiles takes 12.3 us at a depth of 7,168 and 3.6 us at 1,024. A matrix of 24,576 x
-#: 7,168 is larger than the L2 cache, and is read from memory for each 32 tokens: its waves take 20 us. A rank's matrices
-#: are smaller, so the widest one has only figures of up to 32 tokens here.
+#: 7,168 is larger than the L2 cache, and is read from memory for each 32 tokens: its waves take 20 us. A rank's
+#: matrices are smaller, so the widest one has only figures of up to 32 tokens here.
 FLASHINFER_FP8_BLOCK = Products(
     "flashinfer gemm_fp8_nt_groupwise, trtllm (github sgl-project/sglang, pull request 13528; NVIDIA/cutlass, "
     "issue 2923)",
