@@ -189,6 +189,7 @@ def with_overhead(device: StepCosts, overhead: EngineOverhead, priced: PricedWor
         launches = launches._replace(pieces=launches.eager)
     elif mode == "full":
         launches = launches._replace(pieces=0)
+    times = times.on_processor(overhead.host_scale)
     costs = with_host_times(device, times, launches, overlap=priced.engine.overlap)
     if mode == "piecewise" and costs.floor is not None:
         floor = costs.floor

@@ -142,7 +142,9 @@ def _open_loop_errors(
     """The step time is taken from E2E, whose tokens are known; ``worker``: without host work."""
     launches = launches_of(model, worker.split, None, run.engine, list(overhead.graph_batches))
     costs = worker.costs
-    seconds = with_host_times(costs.seconds, times, launches, overlap=worker.engine.overlap)
+    seconds = with_host_times(
+        costs.seconds, times.on_processor(overhead.host_scale), launches, overlap=worker.engine.overlap
+    )
     worker = replace(worker, costs=replace(costs, seconds=seconds, front_end=front_end_of(times)))
     trace, _ = open_loop.trace_of(run)
     table = simulate(worker, trace).requests
@@ -173,6 +175,7 @@ def _served_errors(ready: e2e.ReadyCase, times: HostTimes) -> F8:
     case, costs = ready.case, ready.costs
     graphs = list(ready.worker.overhead.graph_batches)
     launches = launches_of(case.model, case.split, case.weight_dtype, case.engine.name, graphs)
+    times = times.on_processor(ready.worker.overhead.host_scale)
     seconds = with_host_times(costs.seconds, times, launches, overlap=case.engine.overlap)
     simulated = ready.simulated(replace(costs, seconds=seconds))
     metrics = [e2e.metrics_of(case, request_times) for request_times in (simulated, e2e.measured_times(case))]

@@ -12,7 +12,7 @@ value say so.
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -43,6 +43,10 @@ RANGES: dict[str, Range] = {
     "prompt_token_s": Range(0.8e-6, 5e-6, "token", "1.5 to 4.1 us measured, 0.4 of it when the first token is read"),
     "stream_s": Range(15e-6, 150e-6, "token", "45 to 70 us measured of the server's process"),
 }
+
+
+#: Times of work that the host does for a step, which its processor's speed scales.
+OF_HOST = ("schedule_s", "schedule_sequence_s", "launch_s")
 
 
 class FrontEndTimes(Strict):
@@ -87,6 +91,13 @@ class HostTimes(FrontEndTimes):
         "largest CUDA graph. Binds where the device is faster.",
     )
 
+    def on_processor(self, scale: float) -> Self:
+        """On a host that takes ``scale`` times as long for each operator that it dispatches, and for scheduling.
+
+        Times on the device's clock and of the front end stay.
+        """
+        return self if scale == 1.0 else self.model_copy(update={name: scale * getattr(self, name) for name in OF_HOST})
+
     def implausible(self) -> list[str]:
         """Messages on constants outside their ranges; a constant of 0 is absent from the profile."""
         return [
@@ -110,6 +121,11 @@ class EngineOverhead(HostTimes):
         1.0,
         description="Share of the kernels' fitted launch times that a step sees, with estimator scaled; less where a "
         "kernel is launched before the one ahead has ended (programmatic dependent launch).",
+    )
+    host_scale: Annotated[float, Field(ge=0.2, le=5)] = Field(
+        1.0,
+        description="Time that the accelerator's host takes for schedule_s, schedule_sequence_s and launch_s, over that "
+        "of the x86 hosts on which they were measured.",
     )
     version: str = Field("", description="Of the engine that the figures are of; of none in particular where empty.")
     evidence: Evidence = Field("assumed", description="How the figures are known.")

@@ -131,6 +131,8 @@ class Pricer:
             raise NotPriced(f"engine {row.backend} is not simulated")
         row = as_it_ran(row)
         times = self.times_of(row) if times is None else times
+        overhead = self._profile_of(row)[1].engines.get(row.backend)
+        times = times if overhead is None else times.on_processor(overhead.host_scale)
         if row.mode == "disagg":
             return self._disaggregated(row, times)
         if row.mode != "agg":
