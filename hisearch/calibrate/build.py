@@ -48,7 +48,7 @@ HOST_S: dict[EngineName, tuple[float, float]] = {
 #: Batch sizes for which engines capture CUDA graphs by default, from their documentation.
 GRAPH_BATCHES: dict[EngineName, list[int]] = {
     "vllm": [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)],
-    "sglang": [1, 2, 4, 8, 12, *range(16, 257, 8)],
+    "sglang": [1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 513, 16)],
     "trtllm": [1, 2, 4, *range(8, 129, 8), 256, 512, 1024, 2048],
 }
 

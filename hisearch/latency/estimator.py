@@ -63,19 +63,21 @@ class ProfileEstimator:
         self.profile_name = profile_name
         self.profile = profile
 
-    def overhead(self, engine: EngineSpec) -> EngineOverhead:
-        """Host work of ``engine`` in its version, where the profile knows it, with the CUDA graphs that it captures.
+    def overhead(self, priced: PricedWorker) -> EngineOverhead:
+        """Host work of the engine in its version, where the profile knows it, with the CUDA graphs that it captures.
 
         Raises:
             ValueError: the profile has none for it.
         """
-        engines = self.profile.engines
+        engine, engines = priced.engine, self.profile.engines
         if engine.name not in engines:
             known = ", ".join(sorted(engines))
             raise ValueError(f"profile {self.profile_name}: no overhead for engine '{engine.name}'; known: {known}")
         known_overhead = engines[engine.name]
         stated = known_overhead.of_version(engine.version) if engine.version else known_overhead
-        return stated.model_copy(update={"graph_batches": capture_sizes(engine, stated.graph_batches)})
+        ranks = priced.split.tensor * priced.split.attention_data
+        sizes = capture_sizes(engine, stated.graph_batches, priced.accelerator.memory_bytes, ranks)
+        return stated.model_copy(update={"graph_batches": sizes})
 
     def costs(self, priced: PricedWorker, seconds: StepCosts, **known: Any) -> CompiledCosts:
         """``seconds`` with energy by the roofline, the profile's evidence, and what else is ``known``."""
@@ -86,7 +88,7 @@ class ProfileEstimator:
             profile=self.profile_name,
             evidence=self.profile.evidence,
             relative_error=self.profile.relative_error,
-            front_end=front_end_of(self.overhead(priced.engine)),
+            front_end=front_end_of(self.overhead(priced)),
             **known,
         )
 

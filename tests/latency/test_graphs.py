@@ -14,12 +14,14 @@ from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
 from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.graphs import capture_sizes
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.host import RANGES
 
 CATALOGUE = Catalogue()
 #: Operators of Llama's layers that Python dispatches by itself, and under piecewise graphs.
 EAGER, PIECES = 32 * 12, 32 * 4
+SGLANG_SIZES = [1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 513, 16)]
 
 
 def costs(profile, engine="vllm", **settings):
@@ -110,3 +112,32 @@ def test_memory_of_graphs_is_free_without_them(engine):
 def test_settings_that_contradict_each_other_are_refused(engine, settings, message):
     with pytest.raises(ValidationError, match=message):
         EngineSpec(name=engine, **settings)
+
+
+@pytest.mark.parametrize(
+    ("gib", "ranks", "version", "largest"),
+    [
+        (16, 1, "0.5.9", 8), (24, 1, "0.5.9", 24), (24, 4, "0.5.9", 80), (24, 1, "0.5.23", 48), (24, 8, "", 160),
+        (48, 2, "0.5.9", 32), (48, 4, "0.5.23", 160), (80, 2, "0.5.23", 256), (80, 8, "", 512), (141, 1, "0.5.9", 256),
+        (180, 1, "0.5.9", 512),
+    ],
+)  # fmt: skip
+def test_sglangs_largest_graph_goes_by_memory_and_ranks(gib, ranks, version, largest):
+    sizes = capture_sizes(EngineSpec(name="sglang", version=version), SGLANG_SIZES, gib * 2.0**30, ranks)
+    assert sizes == [size for size in SGLANG_SIZES if size <= largest]
+    assert sizes[-1] == largest
+
+
+def test_graphs_of_a_profile_that_has_fewer_stay_as_they_are():
+    assert capture_sizes(EngineSpec(name="sglang"), [1, 8, 16], 180 * 2.0**30, 8) == [1, 8, 16]
+
+
+def test_a_stated_largest_graph_of_sglang_goes_on_by_16_and_by_32():
+    engine = EngineSpec(name="sglang", max_cudagraph_capture_size=768)
+    assert capture_sizes(engine, SGLANG_SIZES, 8 * 2.0**30, 1) == [*SGLANG_SIZES, *range(544, 769, 32)]
+
+
+def test_decodes_beyond_sglangs_largest_graph_are_launched_one_by_one():
+    floor = costs("sglang-h100-sxm", "sglang").floor
+    assert floor.graph_tokens == 256
+    assert floor.seconds(0, 257, prompts=False) > 2 * floor.seconds(0, 256, prompts=False)

@@ -82,7 +82,7 @@ class AicEstimator(ProfileEstimator):
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
-        overhead = self.overhead(priced.engine)
+        overhead = self.overhead(priced)
         longest = min(priced.max_context_tokens, priced.model.max_context_tokens)
         answers = aic_tables(self.question(priced), priced.max_tokens, priced.max_sequences, longest)
         device = _tables(answers, priced)

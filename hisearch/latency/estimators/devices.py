@@ -43,7 +43,7 @@ class DevicesEstimator(ProfileEstimator):
         """
         model, accelerator, split = priced.model, priced.accelerator, priced.split
         name, profile = profile_at_hand(self.profile_name, self.profile, accelerator, priced.engine.name)
-        overhead = ProfileEstimator(name, profile).overhead(priced.engine)
+        overhead = ProfileEstimator(name, profile).overhead(priced)
         composed = compose(
             self.worker, model, accelerator, profile, split, priced.weight_dtype, priced.kv_dtype, priced.engine.name
         )

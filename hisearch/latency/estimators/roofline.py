@@ -40,7 +40,7 @@ class RooflineEstimator(ProfileEstimator):
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
         timed = self.worker(priced)
-        seconds = with_overhead(timed.tabulate(*priced.limits), self.overhead(priced.engine), priced)
+        seconds = with_overhead(timed.tabulate(*priced.limits), self.overhead(priced), priced)
         lockstep = None
         if timed.split.attention_data > 1:
             shared_s = np.minimum(counted(timed.shared_s, priced.max_tokens), seconds.token_s)

@@ -116,7 +116,7 @@ class ScaledEstimator(ProfileEstimator):
         return self.of_version(priced.engine.version)._compile(priced)
 
     def _compile(self, priced: PricedWorker) -> CompiledCosts:
-        overhead = self.overhead(priced.engine)
+        overhead = self.overhead(priced)
         timed = replace(self.worker(priced), launch_share=overhead.launch_share)
         seconds = with_overhead(timed.tabulate(overhead, *priced.limits), overhead, priced)
         costs = self.costs(

@@ -165,7 +165,7 @@ class TablesEstimator(ProfileEstimator):
             raise ValueError(f"profile {self.profile_name}: measured tables price no states of {model.huggingface_id}")
         if split.pipeline > 1:
             raise ValueError(f"profile {self.profile_name}: measured tables price no pipelines")
-        overhead = self.overhead(engine)
+        overhead = self.overhead(priced)
         tables = read_tables(self.folder, split.tensor)
         if moe_layers(model) and tables.moe is None:
             raise ValueError(f"{self.folder}: no moe.csv for the experts of {model.huggingface_id} at tp{split.tensor}")

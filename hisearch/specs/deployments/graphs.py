@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.errors import KeyedError
+from hisearch.specs.versions import precedes
 
 #: vLLM's modes (``CUDAGraphMode`` in ``config/compilation.py``, 0.19.1).
 GraphMode = Literal["none", "piecewise", "full", "full_decode_only", "full_and_piecewise"]
@@ -17,11 +18,23 @@ GRAPH_MODES: dict[EngineName, GraphMode] = {
 }  # fmt: skip
 
 
+#: MiB of an accelerator from which SGLang's largest decode graph is this, on less than ``MANY_RANKS`` ranks and on more
+#: (``_handle_gpu_memory_settings``, 0.5.9 and 0.5.23). Before ``MORE_GRAPHS_SINCE`` 48 and 160 were 24 and 80.
+SGLANG_LARGEST = (
+    (160 * 1024, 512, 512), (60 * 1024, 256, 512), (35 * 1024, 32, 160), (20 * 1024, 48, 160), (0, 8, 8),
+)  # fmt: skip
+MANY_RANKS = 4
+#: Some release after 0.5.9 and by 0.5.23.
+MORE_GRAPHS_SINCE = "0.5.23"
+
+
 class Engine(Protocol):
     """The settings (``specs.deployments.engine.EngineSpec``) that are read."""
 
     @property
     def name(self) -> EngineName: ...  # noqa: D102
+    @property
+    def version(self) -> str: ...  # noqa: D102
     @property
     def enforce_eager(self) -> bool: ...  # noqa: D102
     @property
@@ -37,12 +50,15 @@ def graph_mode(engine: Engine) -> GraphMode:
     return "none" if engine.enforce_eager else engine.cudagraph_mode or GRAPH_MODES[engine.name]
 
 
-def capture_sizes(engine: Engine, known: Sequence[int]) -> list[int]:
+def capture_sizes(engine: Engine, known: Sequence[int], memory_bytes: float, ranks: int) -> list[int]:
     """Tokens of a step for which graphs are captured, rising; none without graphs.
 
     Args:
         engine: its settings.
-        known: sizes that the engine captures by default; empty: decode steps of any size.
+        known: sizes that the engine captures by default, SGLang those up to its default for the accelerator; empty:
+            decode steps of any size.
+        memory_bytes: of the accelerator.
+        ranks: of a worker, over all attention groups (SGLang ``tp_size``).
 
     Sizes up to a stated largest are the default ones, or vLLM's: 1, 2, 4, by 8 up to 256, by 16 beyond
     (``VllmConfig._set_cudagraph_sizes``, 0.19.1). The largest is captured too.
@@ -53,9 +69,22 @@ def capture_sizes(engine: Engine, known: Sequence[int]) -> list[int]:
         return list(engine.cudagraph_capture_sizes)
     most = engine.max_cudagraph_capture_size
     if most is None:
+        if engine.name == "sglang":
+            largest = _sglang_largest(engine.version, memory_bytes, ranks)
+            return [size for size in known if size <= largest]
         return list(known)
+    if engine.name == "sglang":
+        known = (*known, *range(544, most + 1, 32))
     pattern = known or (1, 2, 4, *range(8, 257, 8), *range(272, most + 1, 16))
     return sorted({*(size for size in pattern if size <= most), most})
+
+
+def _sglang_largest(version: str, memory_bytes: float, ranks: int) -> int:
+    """Requests of SGLang's largest decode graph where none is stated."""
+    of_few, of_many = next(sizes for least_mib, *sizes in SGLANG_LARGEST if memory_bytes >= least_mib * 2**20)
+    if (of_few, of_many) == (48, 160) and precedes(version, MORE_GRAPHS_SINCE):
+        of_few, of_many = 24, 80
+    return of_few if ranks < MANY_RANKS else of_many
 
 
 def check_graphs(engine: Engine) -> None:

@@ -27,6 +27,8 @@ from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.tables import RequestTable
 from hisearch.specs.base import DType
+from hisearch.specs.deployments.engine import EngineSpec
+from hisearch.specs.deployments.graphs import capture_sizes
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.hardware import AcceleratorSpec, FabricSpec
 from hisearch.specs.machines.host import HostTimes
@@ -174,11 +176,14 @@ class Pricer:
         """The row's worker without host work, and its steps' costs with it."""
         device = self._device(row, conditions)
         overlap = conditions.engine.overlap
-        return device, with_host_times(device.costs.seconds, times, self.launches(row), overlap=overlap)
+        launches = self._launches(row, conditions.engine)
+        return device, with_host_times(device.costs.seconds, times, launches, overlap=overlap)
 
-    def launches(self, row: SiliconRow) -> Launches:
+    def _launches(self, row: SiliconRow, engine: EngineSpec) -> Launches:
         """Kernels that the host of the row's engine launches."""
-        model, graphs = self._model(row), self._profile_of(row)[1].engines[row.backend].graph_batches
+        model, split, known = self._model(row), row.parallelism, self._profile_of(row)[1].engines[row.backend]
+        ranks, memory_bytes = split.tensor * split.attention_data, self._accelerator(row).memory_bytes
+        graphs = capture_sizes(engine, known.graph_batches, memory_bytes, ranks)
         return launches_of(model, row.parallelism, _weight_dtype(row, model), row.backend, graphs)
 
     def times_of(self, row: SiliconRow) -> HostTimes:
