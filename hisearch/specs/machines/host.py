@@ -124,8 +124,8 @@ class EngineOverhead(HostTimes):
     )
     host_scale: Annotated[float, Field(ge=0.2, le=5)] = Field(
         1.0,
-        description="Time that the accelerator's host takes for schedule_s, schedule_sequence_s and launch_s, over that "
-        "of the x86 hosts on which they were measured.",
+        description="Time that the accelerator's host takes for schedule_s, schedule_sequence_s and launch_s, over "
+        "that of the x86 hosts on which they were measured.",
     )
     version: str = Field("", description="Of the engine that the figures are of; of none in particular where empty.")
     evidence: Evidence = Field("assumed", description="How the figures are known.")
