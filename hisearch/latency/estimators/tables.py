@@ -158,7 +158,7 @@ class TablesEstimator(ProfileEstimator):
             ValueError: a table is missing, or the split has pipelines or experts split in width, or the model has
                 states of Kimi Delta Attention or Mamba-2, which none measures.
         """
-        model, split, engine = priced.model, priced.split, priced.engine
+        model, split = priced.model, priced.split
         part = shard(model, split)
         linear = model.linear_attention
         if linear is not None and linear.kind != "gated_delta":
