@@ -6,15 +6,13 @@ import itertools
 import math
 from pathlib import Path
 
-from hisearch.specs.base import EngineName
-
 #: Time that a Grace takes for an engine's host work, over that of x86 hosts (``grace_scale``): of SGLang 1.43 to 1.91
 #: by module and accelerator, of TensorRT-LLM 1.45 and 1.48, of vLLM 2.05 and 2.22. Modules in CUDA graphs have 0.94 to
 #: 1.0 there. PyTorch's Linear takes 37 us on a GB200 and 13.5 on a DGX H100 (TransformerEngine, issue 2053).
-GRACE: dict[EngineName, float] = {"sglang": 1.71, "trtllm": 1.46, "vllm": 2.13}
+GRACE: dict[str, float] = {"sglang": 1.71, "trtllm": 1.46, "vllm": 2.13}
 
 #: Tables of modules that are launched operator by operator, and the smallest of whose sizes the host binds.
-LAUNCHED_MODULES: dict[EngineName, tuple[str, ...]] = {
+LAUNCHED_MODULES: dict[str, tuple[str, ...]] = {
     "sglang": (
         "mla/sglang/0.5.10/wideep_context_mla_perf.parquet",
         "moe/sglang/0.5.10/wideep_context_moe_perf.parquet",
@@ -30,7 +28,7 @@ PAIRS = (("gb200", "b200_sxm"), ("gb300", "b300_sxm"))
 NOT_SIZES = frozenset({"latency", "device", "power", "power_limit", "kernel_source", "framework", "version", "op_name"})
 
 
-def grace_scale(data: Path, engine: EngineName) -> float:
+def grace_scale(data: Path, engine: str) -> float:
     """Time of an engine's modules on boards with a Grace over that on x86 boards: geometric mean over both.
 
     Each module counts with the median of the fifth of its sizes that take least.

@@ -6,7 +6,6 @@ import importlib.util
 
 import pytest
 
-from hisearch.specs.base import EngineName
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 from hisearch.specs.machines.host import OF_HOST, HostTimes
 from refit.boards import BOARDS
@@ -16,7 +15,7 @@ from refit.shipped import data_folder
 
 @pytest.mark.skipif(importlib.util.find_spec("aiconfigurator_core") is None, reason="extra aic is not installed")
 @pytest.mark.parametrize("engine", GRACE)
-def test_the_scale_of_grace_is_measured(engine: EngineName) -> None:
+def test_the_scale_of_grace_is_measured(engine: str) -> None:
     assert grace_scale(data_folder(None), engine) == pytest.approx(GRACE[engine], abs=0.005)
 
 
