@@ -104,6 +104,27 @@ class TestStatedWorkers:
         }  # fmt: skip
         assert sides_of(row_of(tmp_path, **{**UNSTATED, **cells}))[1].split == Parallelism(1, 16, 16, all_to_all=True)
 
+    def test_a_script_sets_another_split_of_as_many_ranks_than_the_columns_state(self, tmp_path: Path) -> None:
+        cells = {
+            "backend": "sglang", "backend_version": "0.5.5.post2", "concurrency": "8", "prefill_workers": "1",
+            "decode_workers": "2", "decode_tp": "1", "decode_attention_dp": "4", "decode_moe_tp": "4",
+            "decode_moe_ep": "1",
+        }  # fmt: skip
+        decode = sides_of(row_of(tmp_path, **{**UNSTATED, **cells}))[1]
+        assert decode.split == Parallelism(4, 1, 1)
+        assert conditions_of_side(decode).engine.memory_fraction == 0.95
+
+    @pytest.mark.parametrize(("concurrency", "largest"), [("4096", 768), ("8", None)])
+    def test_graphs_of_a_recipe_are_the_engines(self, tmp_path: Path, concurrency: str, largest: int | None) -> None:
+        ranks, workers = ("32", "2") if largest else ("1", "1")
+        cells = {
+            "backend": "sglang", "backend_version": "0.5.8.post1", "precision": "fp8", "concurrency": concurrency,
+            "prefill_workers": workers, "decode_workers": "1", "decode_tp": "1" if largest else "4",
+            "decode_attention_dp": ranks, "decode_moe_tp": "1", "decode_moe_ep": ranks,
+        }  # fmt: skip
+        engine = conditions_of_side(sides_of(row_of(tmp_path, **{**UNSTATED, **cells}))[1]).engine
+        assert engine.max_cudagraph_capture_size == largest
+
     def test_a_concurrency_that_no_list_has_is_matched_by_workers_alone(self, tmp_path: Path) -> None:
         cells = {"output_tokens": "8192", "concurrency": "7", "prefill_workers": "1", "decode_workers": "7"}
         recipe = recipe_of(row_of(tmp_path, **{**UNSTATED, **cells, "decode_tp": "8", "decode_moe_ep": "8"}))

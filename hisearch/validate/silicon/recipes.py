@@ -184,11 +184,15 @@ def _of_its_split(recipes: list[Recipe], row: SiliconRow) -> list[Recipe]:
 
     Without any, those with its split of attention: some rows state tensor parallelism for experts that had their own
     ranks. Without any, those with as many attention groups as the row has ranks of one: some rows state tp for both.
+    Without any, those whose decode workers have as many ranks: where a script sets the split, the campaign's
+    configuration states another.
     """
     split = decode_split(row)
     matches = [recipe for recipe in recipes if recipe.decode.split[:2] == split[:2]]
     if not matches and split.attention_data == 1:
         matches = [recipe for recipe in recipes if recipe.decode.split[:2] == (1, split.tensor)]
+    if not matches:
+        matches = [recipe for recipe in recipes if recipe.decode.ranks == split.tensor * split.attention_data]
     return [recipe for recipe in matches if recipe.decode.split[:3] == split[:3]] or matches
 
 
