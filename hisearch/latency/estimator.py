@@ -17,14 +17,14 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from hisearch.hardware.power import worker_idle_w
 from hisearch.latency.corrections import corrected
 from hisearch.latency.costs import CompiledCosts, StepCosts
 from hisearch.latency.host import front_end_of
 from hisearch.latency.priced import PricedWorker
-from hisearch.latency.sharding import Parallelism, parallelism_of
+from hisearch.latency.sharding import InvalidParallelism, Parallelism, parallelism_of
 from hisearch.latency.workers.roofline import energy_costs
 from hisearch.specs.base import DType
 from hisearch.specs.deployments.deployment import EngineSpec
@@ -57,7 +57,12 @@ class LatencyEstimator(Protocol):
 
 
 class ProfileEstimator:
-    """An estimator with the constants of one LatencyProfile."""
+    """An estimator with the constants of one LatencyProfile.
+
+    prices_shared_context: whether it prices ranks that share each sequence's KV.
+    """
+
+    prices_shared_context: ClassVar[bool] = False
 
     def __init__(self, profile_name: str, profile: LatencyProfileSpec) -> None:
         self.profile_name = profile_name
@@ -79,8 +84,24 @@ class ProfileEstimator:
         sizes = capture_sizes(engine, stated.graph_batches, priced.accelerator.memory_bytes, ranks)
         return stated.model_copy(update={"graph_batches": sizes})
 
+    def check_shared_context(self, priced: PricedWorker) -> None:
+        """Refuse ranks that share each sequence's KV where the estimator does not price them.
+
+        Raises:
+            InvalidParallelism: with the pool's key.
+        """
+        ranks, key = priced.split.decode_context, "decode_context_parallel"
+        if ranks > 1 and not self.prices_shared_context:
+            message = f"{key} {ranks} is not priced by profile {self.profile_name}: the roofline and fitted laws do"
+            raise InvalidParallelism(message, key)
+
     def costs(self, priced: PricedWorker, seconds: StepCosts, **known: Any) -> CompiledCosts:
-        """``seconds`` with energy by the roofline, the profile's evidence, and what else is ``known``."""
+        """``seconds`` with energy by the roofline, the profile's evidence, and what else is ``known``.
+
+        Raises:
+            InvalidParallelism: ranks share each sequence's KV, which this estimator does not price.
+        """
+        self.check_shared_context(priced)
         return CompiledCosts(
             seconds=seconds,
             joules=energy_costs(self.profile, priced),

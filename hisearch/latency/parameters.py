@@ -133,7 +133,8 @@ def latent_bytes_per_token(mla: MlaSpec, kv_dtype: DType, *, sparse: bool) -> fl
 def kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_dtype: DType) -> float:
     """Bytes of KV a cached token takes on each rank, in all layers that keep every token (sliding windows do not).
 
-    ``split``: a number of tensor-parallel ranks, or a ``Parallelism``; a token lies in one of its attention groups.
+    ``split``: a number of tensor-parallel ranks, or a ``Parallelism``; a token lies in one of its attention groups. Of
+    ranks that share a sequence's KV (``decode_context``) each holds an equal part of its tokens.
 
     A model with a window in every layer counts as keeping every token, as engines do with a single KV group.
 
@@ -144,7 +145,7 @@ def kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_d
     if (windowed := window_layers(model)) == model.layers and windowed:
         return windowed / part.parallelism.pipeline * window_layer_kv_bytes_per_token(model, part, kv_dtype)
     layers = (cached_layers(model) - _dropping_layers(model)) / part.parallelism.pipeline
-    return layers * layer_kv_bytes_per_token(model, part, kv_dtype)
+    return layers * layer_kv_bytes_per_token(model, part, kv_dtype) / part.parallelism.decode_context
 
 
 def window_kv_bytes_per_token_per_rank(model: ModelSpec, split: int | Parallelism, kv_dtype: DType) -> float:

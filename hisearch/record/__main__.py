@@ -95,8 +95,9 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--with",
                 dest="feature",
-                choices=("drafts", "lmcache", "offload", "states", "windows"),
-                help="draw cases of --random with drafted tokens, with LMCache's connector, as installed, with vLLM's "
+                choices=("context", "drafts", "lmcache", "offload", "states", "windows"),
+                help="draw cases of --random with ranks that share each sequence's KV, with drafted tokens, "
+                "with LMCache's connector, as installed, with vLLM's "
                 "OffloadingConnector, with linear attention's states, or with sliding windows",
             )
         for other, features, what in (

@@ -14,6 +14,7 @@ from hisearch.record import drafts, vllm_drafts, vllm_lmcache, vllm_offload
 from hisearch.record.cases import LAW, Case, CaseError, step_latency_s
 from hisearch.record.vllm_random import (
     random_case,
+    random_context_case,
     random_lmcache_case,
     random_offload_case,
     random_state_case,
@@ -77,7 +78,8 @@ def _check(case: Case) -> None:
         raise CaseError(f"{case.source}: {case.name}: offload: vLLM 0.19 is recorded with synchronous scheduling alone")
     if case.settings.get("speculation") and (problem := drafts.problem(case.settings["speculation"])):
         raise CaseError(f"{case.source}: {case.name}: {problem}")
-    usable = (case.settings["num_blocks"] - 1) * case.settings["block_size"]
+    ranks = case.settings.get("decode_context_parallel_size", 1)
+    usable = (case.settings["num_blocks"] - 1) * case.settings["block_size"] * ranks
     longest = min(usable, case.settings.get("max_model_len", 65536) - 1)
     for row in case.requests:
         if row["input_tokens"] + row["output_tokens"] > longest:
@@ -89,8 +91,8 @@ def _check(case: Case) -> None:
 
 #: What a random case may have beside the settings of every case.
 FEATURES = {
-    "drafts": vllm_drafts.random_draft_case, "lmcache": random_lmcache_case, "offload": random_offload_case,
-    "states": random_state_case, "windows": random_window_case,
+    "context": random_context_case, "drafts": vllm_drafts.random_draft_case, "lmcache": random_lmcache_case,
+    "offload": random_offload_case, "states": random_state_case, "windows": random_window_case,
 }  # fmt: skip
 
 

@@ -50,6 +50,14 @@ def random_window_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], i
     return settings, rows, block
 
 
+def random_context_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:
+    """Draw a case whose ranks share each sequence's KV: a block has tokens on every one of them."""
+    settings, rows, block = random_case(rng)
+    ranks = rng.choice((2, 4, 8))
+    settings |= {"block_size": block // ranks, "decode_context_parallel_size": ranks}
+    return settings, rows, block // ranks
+
+
 def random_state_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:
     """Draw a case with groups of recurrent states (linear attention, Mamba) beside full attention."""
     settings, rows, block = random_case(rng)

@@ -24,6 +24,7 @@ SETTINGS = {
     "max_num_batched_tokens": Setting("max_tokens", *_INTEGER, required=True, least=1),
     "num_gpu_blocks_override": Setting("num_blocks", (int,), "an integer, 2 or more", required=True, least=2),
     "block_size": Setting("block_size", *_INTEGER, required=True, least=1),
+    "decode_context_parallel_size": Setting("decode_context_parallel_size", *_INTEGER, default=1, least=1),
     "enable_prefix_caching": Setting("prefix", *_FLAG, default=True),
     "enable_chunked_prefill": Setting("chunked_prefill", *_FLAG, default=True),
     "policy": Setting("policy", (str,), "fcfs or priority", default="fcfs", choices=("fcfs", "priority")),
@@ -138,6 +139,8 @@ def make_scheduler(settings: dict[str, Any]) -> tuple[Any, Any]:
     if settings.get("speculation"):
         config.speculative_config = vllm_drafts.speculative_config(settings["speculation"], config)
     config.cache_config.num_gpu_blocks = settings["num_blocks"]
+    # There is one rank: only the scheduler's counting of blocks is asked for.
+    ranks = config.parallel_config.decode_context_parallel_size = settings.get("decode_context_parallel_size", 1)
     if settings.get("mamba_groups"):
         config.cache_config.mamba_cache_mode = _mamba_cache_mode(settings)
     sizes = {"block_size": settings["block_size"]}
@@ -145,6 +148,8 @@ def make_scheduler(settings: dict[str, Any]) -> tuple[Any, Any]:
         sizes["block_size"], sizes["hash_block_size"] = kv_cache_utils.resolve_kv_cache_block_sizes(
             cache_config, config
         )
+    else:
+        sizes["block_size"] *= ranks
     hashing = _hash_function(config.cache_config.prefix_caching_hash_algo)
     kv_cache_utils.init_none_hash(hashing)
     block_tokens = sizes.get("hash_block_size", sizes["block_size"])

@@ -87,6 +87,7 @@ class VllmSettings(_Settings):
     max_tokens: Tokens
     num_blocks: Annotated[int, Field(ge=2, le=2**31 - 1)]
     block_size: Tokens
+    decode_context_parallel_size: Tokens = 1
     prefix: bool = True
     policy: Literal["fcfs", "priority"] = "fcfs"
     chunked_prefill: bool = True
@@ -118,6 +119,8 @@ class VllmSettings(_Settings):
                 f"max_tokens {self.max_tokens} is less than max_num_seqs {self.max_num_seqs}: vLLM needs one token of "
                 "the budget for each running request"
             )
+        if self.decode_context_parallel_size > 1 and (self.offload or self.has_groups or self.speculation):
+            raise ValueError("decode_context_parallel_size is simulated without offload, groups and speculation")
         if self.sliding_window and self.hybrid_window:
             raise ValueError("sliding_window is the only group of layers, hybrid_window one beside full attention")
         if self.mamba_groups and (self.sliding_window or self.hybrid_window):
@@ -136,6 +139,11 @@ class VllmSettings(_Settings):
     def has_groups(self) -> bool:
         """Whether some layers have a sliding window or linear attention, with blocks of their own."""
         return bool(self.sliding_window or self.hybrid_window or self.mamba_groups)
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block as the scheduler counts them."""
+        return self.block_size * self.decode_context_parallel_size
 
 
 class SglangSettings(_Settings):

@@ -44,7 +44,7 @@ def declared_limit(recording: EngineRecording, row: RequestRow) -> int:
         blocks = settings.num_blocks - 1
         if settings.hybrid_window:
             blocks -= 1  # A window has a block at least.
-        pool = settings.max_model_len if settings.sliding_window else blocks * settings.block_size
+        pool = settings.max_model_len if settings.sliding_window else blocks * settings.block_tokens
         most = pool - row.input_tokens + 1
     else:
         page = settings.page_size

@@ -179,7 +179,7 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
     more: dict[str, Any] = {}
     try:
         if isinstance(settings, VllmSettings):
-            engine, capacity = _vllm(settings), (settings.num_blocks - 1) * settings.block_size
+            engine, capacity = _vllm(settings), (settings.num_blocks - 1) * settings.block_tokens
             more = _offloading(settings) | _groups(settings) | _speculation(settings)
             _refuse_long_requests(recording, settings.max_model_len)
         else:
@@ -203,7 +203,7 @@ def _vllm(settings: VllmSettings) -> EngineSpec:
         name="vllm",
         max_running_requests=settings.max_num_seqs,
         chunk_tokens=settings.max_tokens,
-        page_tokens=settings.block_size,
+        page_tokens=settings.block_tokens,
         prefix_caching=settings.prefix,
         schedule=settings.policy,
         overlap=settings.async_scheduling,

@@ -13,7 +13,11 @@ from tests.engines.environments import ENGINES, NoEngineError, record
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("title", "feature"),
-    [(title, feature) for title in ("vllm-0.19.1", "vllm-0.33.0") for feature in ("lmcache", "states", "windows")],
+    [
+        (title, feature)
+        for title in ("vllm-0.19.1", "vllm-0.33.0")
+        for feature in ("context", "lmcache", "states", "windows")
+    ],
 )
 def test_features_of_vllm_are_recorded_and_simulated(title: str, feature: str, tmp_path: Path) -> None:
     engine = ENGINES[title]

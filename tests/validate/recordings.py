@@ -36,6 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
     "vllm": VLLM,
     "vllm_async": VLLM | {"async_scheduling": True},
     "vllm_priority": VLLM | {"policy": "priority", "long_prefill_token_threshold": 24},
+    "vllm_context": VLLM | {"block_size": BLOCK // 2, "decode_context_parallel_size": 4, "num_blocks": 30},
     "vllm_no_prefix": VLLM | {"prefix": False, "scheduler_reserve_full_isl": False, "max_model_len": 500},
     "sglang": SGLANG | {"schedule_conservativeness": 0.1},
     "sglang_overlap": SGLANG | {"disable_overlap_schedule": False},

@@ -132,7 +132,9 @@ def vllm_blocks(launch: Launch) -> int | None:
 def _tokens_of_block_number(launch: Launch) -> int:
     """Tokens of capacity that count as a block: a page, of which the layers of one group have a block."""
     groups = _groups(launch)
-    return vllm_block_size(launch) if groups is None else simulated_engine(launch).page_size
+    if groups is not None:
+        return simulated_engine(launch).page_size
+    return vllm_block_size(launch) * launch.pool.decode_context_parallel
 
 
 def longest_request_tokens(launch: Launch) -> int:

@@ -200,6 +200,7 @@ def plan_memory(
         # The accelerator holds no KV, but must fit the rest.
         spare = elsewhere.kv_space_bytes - window if spare + window >= 0 else spare
     page = engine.page_size if kv_groups is None else kv_groups.engine(engine).page_size
+    page *= split.decode_context
     state_pools = None
     if divided:
         state_pools = _state_pools(what, spare, state_bytes, engine)

@@ -41,6 +41,7 @@ class DevicesEstimator(ProfileEstimator):
         Raises:
             DevicesRefused: a device has no law for an operator mapped to it.
         """
+        self.check_shared_context(priced)
         model, accelerator, split = priced.model, priced.accelerator, priced.split
         name, profile = profile_at_hand(self.profile_name, self.profile, accelerator, priced.engine.name)
         overhead = ProfileEstimator(name, profile).overhead(priced)

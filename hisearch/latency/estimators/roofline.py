@@ -26,6 +26,8 @@ class RooflineEstimator(ProfileEstimator):
     collectives: measured ones between the accelerators of a host, in place of the profile's terms.
     """
 
+    prices_shared_context = True
+
     def __init__(
         self, profile_name: str, profile: LatencyProfileSpec, collectives: CollectiveCurves | None = None
     ) -> None:

@@ -55,6 +55,8 @@ WORTH_SAYING = 0.2
 class ScaledEstimator(ProfileEstimator):
     """Compiles a worker to tables with the laws of one LatencyProfile."""
 
+    prices_shared_context = True
+
     def __init__(self, profile_name: str, profile: LatencyProfileSpec) -> None:
         if profile.laws is None:
             raise ValueError(f"profile {profile_name}: estimator scaled needs a laws section")

@@ -73,8 +73,14 @@ def prefill_heads(model: ModelSpec, part: Shard, kv_dtype: DType) -> Heads:
 
 
 def decode_heads(model: ModelSpec, part: Shard, kv_dtype: DType) -> Heads:
-    """Attention of a new token on one rank; MLA reads one latent for all heads."""
+    """Attention of a new token on one rank; MLA reads one latent for all heads.
+
+    Of ranks that share a sequence's KV each attends with the heads of all to its part of the tokens.
+    """
+    ranks = part.parallelism.decode_context
     if model.mla is None:
-        return _shared_heads(full_heads(model, part), layer_kv_bytes_per_token(model, part, kv_dtype))
+        known = full_heads(model, part)
+        known = known._replace(heads=ranks * known.heads)
+        return _shared_heads(known, layer_kv_bytes_per_token(model, part, kv_dtype))
     latent, rotary = model.mla.kv_lora_rank, model.mla.qk_rope_head_dim
-    return Heads(part.heads, 1, latent + rotary / 2.0, (latent + rotary) * kv_element_bytes(kv_dtype))
+    return Heads(ranks * part.heads, 1, latent + rotary / 2.0, (latent + rotary) * kv_element_bytes(kv_dtype))

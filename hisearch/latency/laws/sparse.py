@@ -36,6 +36,7 @@ class Indexer(NamedTuple):
     """Sparse attention of one rank and layer: heads that read, tokens each query reads, heads and width that score.
 
     share: of the layers that score; the others reuse an earlier layer's choice.
+    ranks: that share a sequence's KV; heads are then of all of them, each scores and reads its part of the tokens.
     """
 
     heads: int
@@ -43,6 +44,7 @@ class Indexer(NamedTuple):
     index_heads: int
     index_width: int
     share: float = 1.0
+    ranks: int = 1
 
 
 def indexer(model: ModelSpec, part: Shard) -> Indexer:
@@ -54,8 +56,8 @@ def indexer(model: ModelSpec, part: Shard) -> Indexer:
     sparse = model.sparse_attention
     if sparse is None:
         raise ValueError(f"{model.huggingface_id} has no sparse attention")
-    share = index_layers(model) / model.layers
-    return Indexer(part.heads, sparse.topk, sparse.index_heads, sparse.index_head_dim, share)
+    share, ranks = index_layers(model) / model.layers, part.parallelism.decode_context
+    return Indexer(ranks * part.heads, sparse.topk, sparse.index_heads, sparse.index_head_dim, share, ranks)
 
 
 def sparse_prefill_s(terms: SparseTerms, sheet: Sheet, indexer: Indexer, batch: F8 | float, new: F8, cached: F8) -> F8:
@@ -64,8 +66,9 @@ def sparse_prefill_s(terms: SparseTerms, sheet: Sheet, indexer: Indexer, batch: 
     ``sheet`` has the peak of fp8.
     """
     phase = terms.prefill
-    scored = attention_pairs(new, cached) * _score_s(phase, sheet, indexer)
-    read = windowed_pairs(new, cached, float(indexer.topk)) * at_heads(terms.heads, phase.read_s, indexer.heads)
+    scored = attention_pairs(new, cached) / indexer.ranks * _score_s(phase, sheet, indexer)
+    read = windowed_pairs(new, cached, float(indexer.topk)) / indexer.ranks
+    read = read * at_heads(terms.heads, phase.read_s, indexer.heads)
     longer = np.where(cached + new > indexer.topk, terms.beyond_s, 0.0)
     return np.asarray(batch * (new * phase.token_s + indexer.share * scored + read) + indexer.share * longer)
 
@@ -73,8 +76,8 @@ def sparse_prefill_s(terms: SparseTerms, sheet: Sheet, indexer: Indexer, batch: 
 def sparse_decode_s(terms: SparseTerms, sheet: Sheet, indexer: Indexer, sequences: F8, context: F8) -> F8:
     """Seconds for each broadcast entry of ``sequences`` (at least 1) that see ``context`` tokens in total."""
     phase, mean = terms.decode, context / sequences
-    scored = context * _score_s(phase, sheet, indexer) + mean * terms.serial_score_s
-    read = np.minimum(mean, float(indexer.topk))
+    scored = context / indexer.ranks * _score_s(phase, sheet, indexer) + mean / indexer.ranks * terms.serial_score_s
+    read = np.minimum(mean, float(indexer.topk)) / indexer.ranks
     attended = read * (sequences * at_heads(terms.heads, phase.read_s, indexer.heads) + terms.serial_read_s)
     longer = np.where(mean > indexer.topk, terms.beyond_s, 0.0)
     return np.asarray(sequences * phase.token_s + indexer.share * (scored + longer) + attended)
@@ -88,6 +91,25 @@ def dense_s(
     heads = prefill_heads(model, part, "bf16")
     seconds = prefill_s(terms, sheet, heads, batch, new, cached) - terms.launch_s
     return np.asarray(seconds + batch * rebuild_s(terms, sheet, part.heads, model.mla, cached))
+
+
+def sparse_chunk_s(
+    model: ModelSpec,
+    part: Shard,
+    terms: SparseTerms,
+    prefill: PrefillTerms,
+    wide: Sheet,
+    narrow: Sheet,
+    new: F8,
+    cached: F8,
+) -> F8:
+    """Seconds of all layers for a chunk, without launches. ``wide``, ``narrow``: with the peaks of 16 bits and fp8."""
+    reader = indexer(model, part)
+    seconds = model.layers * sparse_prefill_s(terms, narrow, reader, 1.0, new, cached)
+    if not terms.dense_short:
+        return np.asarray(seconds)
+    short = dense_s(model, part, prefill, wide, 1.0, new, cached)
+    return np.where(cached + new <= reader.topk, model.layers * short, seconds)
 
 
 def at_heads(known: Sequence[int], seconds: Sequence[float], heads: int) -> float:

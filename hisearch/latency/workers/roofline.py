@@ -24,6 +24,8 @@ at the rate of fp8 where the accelerator has it.
 A window of W tokens bounds a chunk's pairs exactly, and a decode batch's context by ``min(c, n * W)``: exact when all
 contexts are on the same side of W, otherwise an upper bound.
 
+Ranks that share a sequence's KV attend with the heads of all to their part of its tokens (``workers.context``).
+
 Energy above idle is that of ``hisearch.hardware.power``, of each operator's seconds of arithmetic and of memory at the
 attained shares. Launches, links and the host add nothing above idle.
 """
@@ -55,7 +57,8 @@ from hisearch.latency.parameters import wide_dtype
 from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.sharding import Parallelism, shard
 from hisearch.latency.tabulate import counted, device_costs, table_axes
-from hisearch.specs.base import DType, rate_dtype
+from hisearch.latency.workers.context import ContextExchange
+from hisearch.specs.base import DType, EngineName, rate_dtype
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
@@ -115,6 +118,7 @@ class RooflineWorker:
     rates: Rates
     collectives: Collectives
     scale: float = 1.0
+    engine: EngineName = "vllm"
 
     def token_s(self, tokens: F8) -> F8:
         """Token-wise operators, collectives and launches of a step of ``tokens`` (at least 1) tokens."""
@@ -144,6 +148,8 @@ class RooflineWorker:
     def chunk_s(self, new: F8, cached: F8) -> F8:
         """Prefill attention of all layers for chunks of ``new`` (at least 1) tokens behind ``cached`` ones."""
         shape, pairs = self.attention, attention_pairs(new, cached)
+        if self.shares_context and shape.index is not None:
+            shape = self._context_part(shape)
         total = np.asarray(shape.full_layers * self._chunk_layer_s(shape, pairs, new, cached))
         for kind in shape.entries:
             total = total + kind.layers * self._chunk_entries_s(kind, new, cached)
@@ -157,6 +163,8 @@ class RooflineWorker:
     def decode_s(self, sequences: F8, context: F8) -> F8:
         """Decode attention of all layers for ``sequences`` that read ``context`` tokens in total."""
         shape = self.attention
+        if self.shares_context:
+            shape = self._context_part(shape)
         total = np.asarray(shape.full_layers * self._decode_layer_s(shape, sequences, context))
         for kind in shape.entries:
             total = total + kind.layers * self._decode_entries_s(kind, sequences, context)
@@ -166,15 +174,54 @@ class RooflineWorker:
             total = total + shape.window_layers * within
         return np.asarray(total * self.scale)
 
+    @property
+    def shares_context(self) -> bool:
+        """Whether ranks share each sequence's KV (decode context parallelism)."""
+        return self.split.decode_context > 1
+
+    def exchange(self, collectives: Collectives, launch_s: float) -> ContextExchange:
+        """What ranks that share KV send each other.
+
+        collectives: in place of the roofline's. launch_s: of a pass over partial outputs.
+        """
+        rate = self.rates.elementwise
+        return ContextExchange(
+            model=self.model,
+            part=shard(self.model, self.split),
+            engine=self.engine,
+            collectives=collectives,
+            kv_bytes_per_token=self.attention.kv_bytes_per_token,
+            pass_s=lambda moved: launch_s + rate.seconds("bf16", np.zeros_like(moved), moved),
+        )
+
+    def _context_part(self, shape: AttentionShape) -> AttentionShape:
+        """Attention of the heads of all ranks that share KV to one's part of the tokens: as many FLOPs, fewer bytes."""
+        ranks, index = self.split.decode_context, shape.index
+        if index is not None:
+            scored, read = index.flops_per_pair / ranks, index.bytes_per_token / ranks
+            index = replace(index, flops_per_pair=scored, bytes_per_token=read)
+        return replace(
+            shape,
+            kv_bytes_per_token=shape.kv_bytes_per_token / ranks,
+            prefill_query_bytes=ranks * shape.prefill_query_bytes,
+            decode_query_bytes=ranks * shape.decode_query_bytes,
+            index=index,
+        )
+
     def tabulate(self, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
         """All of the above on the knots of ``StepCosts``, without host work."""
         axes = table_axes(max_tokens, max_sequences, max_context, self.model.max_context_tokens)
+        chunk_s, decode_s = self.chunk_s(axes.new, axes.cached), self.decode_s(axes.sequences, axes.context)
+        if self.shares_context:
+            exchange = self.exchange(self.collectives, self.rates.elementwise.launch_s)
+            chunk_s = chunk_s + self.scale * exchange.cached_s(axes.new, axes.cached)
+            decode_s = decode_s + self.scale * exchange.queries_s(axes.sequences)
         return device_costs(
             axes,
             token_s=counted(self.token_s, max_tokens),
             sequence_s=counted(self.sequence_s, max_sequences),
-            chunk_s=self.chunk_s(axes.new, axes.cached),
-            decode_s=self.decode_s(axes.sequences, axes.context),
+            chunk_s=chunk_s,
+            decode_s=decode_s,
         )
 
     def _operators(self, operators: list[Operator], units: F8) -> F8:
@@ -287,6 +334,7 @@ def _worker(priced: PricedWorker, rates: Rates, collectives: Collectives) -> Roo
         attention_dtype=wide_dtype(dtype),
         rates=rates,
         collectives=collectives,
+        engine=priced.engine.name,
     )
 
 

@@ -33,7 +33,7 @@ from hisearch.latency.laws.linear import linear_law, parallel_s, serial_s
 from hisearch.latency.laws.model import checkpoint_law, law_of
 from hisearch.latency.laws.moe import Experts, drawn, moe_s
 from hisearch.latency.laws.sheet import Sheet
-from hisearch.latency.laws.sparse import dense_s, indexer, sparse_decode_s, sparse_prefill_s
+from hisearch.latency.laws.sparse import indexer, sparse_chunk_s, sparse_decode_s
 from hisearch.latency.laws.steps import rising
 from hisearch.latency.operators import ACTIVATION_BYTES, Operator
 from hisearch.latency.parameters import Matrix, lm_head, matrices
@@ -250,7 +250,8 @@ class ScaledWorker:
         if self.roofline.attention.entries:
             return self.roofline.chunk_s(new, cached)
         if self.sparse is not None:
-            return self._sparse_chunk_s(self.sparse, new, cached)
+            wide, narrow = self._sheets()
+            return sparse_chunk_s(self.model, self.part, self.sparse, self.prefill, wide, narrow, new, cached)
         sheet, batch, windowed = self.sheet("bf16"), 1.0, window_layers(self.model)
         full = cached_layers(self.model) - windowed
         seconds = full * (prefill_s(self.prefill, sheet, self.prefill_heads, batch, new, cached) - self.launch_s)
@@ -293,15 +294,6 @@ class ScaledWorker:
     def _sheets(self) -> Sheets:
         return Sheets(self.sheet("bf16"), self.sheet("fp8"))
 
-    def _sparse_chunk_s(self, terms: SparseTerms, new: F8, cached: F8) -> F8:
-        """``chunk_s`` of a model with sparse attention."""
-        reader, layers = indexer(self.model, self.part), self.model.layers
-        seconds = layers * sparse_prefill_s(terms, self.sheet("fp8"), reader, 1.0, new, cached)
-        if not terms.dense_short:
-            return np.asarray(seconds)
-        short = dense_s(self.model, self.part, self.prefill, self.sheet("bf16"), 1.0, new, cached)
-        return np.where(cached + new <= reader.topk, layers * short, seconds)
-
     def decode_s(self, sequences: F8, context: F8) -> F8:
         """Decode attention of all layers for ``sequences`` (at least 1) that read ``context`` tokens in total."""
         if self.entries is not None:
@@ -313,7 +305,8 @@ class ScaledWorker:
             layer = sparse_decode_s(self.sparse, self.sheet("fp8"), reader, sequences, context)
             return np.asarray(self.model.layers * layer)
         sheet, windowed = self.sheet("bf16"), window_layers(self.model)
-        full = decode_s(self.decode, sheet, self.decode_heads, sequences, context) - self.launch_s
+        shared = context / self.part.parallelism.decode_context
+        full = decode_s(self.decode, sheet, self.decode_heads, sequences, shared) - self.launch_s
         seconds = (cached_layers(self.model) - windowed) * full
         if windowed:
             seen = np.minimum(context, sequences * float(self.model.sliding_window_tokens))
@@ -327,7 +320,8 @@ class ScaledWorker:
     def mixed_decode_s(self, max_tokens: int, max_sequences: int, longest: int) -> F8 | None:
         """Seconds that decodes add to mixed steps, on the octaves of ``StepCosts``; None: as by themselves."""
         terms = self.laws.mixed_attention
-        if terms is None or self.model.mla is not None or self.roofline.attention.entries:
+        shares = self.roofline.shares_context
+        if terms is None or self.model.mla is not None or self.roofline.attention.entries or shares:
             return None
         axes = [octaves_up_to(axis, most) for axis, most in enumerate((max_tokens, longest, max_sequences, longest))]
         prompt, before, sequences, mean = np.ix_(*axes)
@@ -350,12 +344,18 @@ class ScaledWorker:
         """All of the above on the knots of ``StepCosts``, never falling with tokens; without host work."""
         longest = min(max_context, self.model.max_context_tokens)
         axes = table_axes(max_tokens, max_sequences, max_context, self.model.max_context_tokens)
+        chunk_s, decode_s = self.chunk_s(axes.new, axes.cached), self.decode_s(axes.sequences, axes.context)
+        if self.roofline.shares_context:
+            launch_s = self.launch_share * self.roofline.rates.elementwise.launch_s
+            exchange = self.roofline.exchange(self.collectives, launch_s)
+            chunk_s = chunk_s + exchange.cached_s(axes.new, axes.cached)
+            decode_s = decode_s + exchange.queries_s(axes.sequences)
         return device_costs(
             axes,
             token_s=self._steps_s(overhead, max_tokens),
             sequence_s=rising(self.sequence_s, max_sequences, []),
-            chunk_s=self.chunk_s(axes.new, axes.cached),
-            decode_s=self.decode_s(axes.sequences, axes.context),
+            chunk_s=chunk_s,
+            decode_s=decode_s,
             mixed_decode_s=self.mixed_decode_s(max_tokens, max_sequences, longest),
         )
 

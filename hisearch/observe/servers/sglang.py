@@ -57,6 +57,8 @@ TABLE = {
     "tensor_parallel_size": "tensor_parallel",
     "pp_size": "pipeline_parallel",
     "ep_size": "expert_parallel",
+    "dcp_size": "decode_context_parallel",
+    "decode_context_parallel_size": "decode_context_parallel",
     "kv_cache_dtype": "kv_dtype",
 }
 

@@ -54,6 +54,7 @@ TABLE = {
     "tensor_parallel_size": "tensor_parallel",
     "pipeline_parallel_size": "pipeline_parallel",
     "data_parallel_size": "attention_data_parallel",
+    "decode_context_parallel_size": "decode_context_parallel",
     "cache_dtype": "kv_dtype",
     "kv_cache_dtype": "kv_dtype",
 }
@@ -81,6 +82,7 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
     if merged.get("enable_expert_parallel") in (True, "True"):
         settings["expert_parallel"] = ranks
     model_config = config.get("model_config") or {}
+    context = int(settings.get("decode_context_parallel", 1))
     models = (answers["/v1/models"].json() or {}).get("data") or [{}]
     version = (answers["/version"].json() or {}).get("version", "")
     blocks, block = merged.get("num_gpu_blocks"), merged.get("block_size")
@@ -95,7 +97,7 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
         model=first_text((model_config.get("model"), models[0].get("root"), models[0].get("id"))),
         settings=settings,
         # With the null block, as the engine counts its "GPU KV cache size" and a simulation its capacity.
-        kv_tokens=int(blocks) * int(block) if blocks is not None and block is not None else None,
+        kv_tokens=int(blocks) * int(block) * context if blocks is not None and block is not None else None,
         gpu=first_text(((stated.get("system_env") or {}).get("nvidia_gpu_models"),)),
         max_context_tokens=models[0].get("max_model_len"),
         speculation=drafts,

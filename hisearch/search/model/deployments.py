@@ -205,6 +205,7 @@ def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
     """Stage 1's choices for a pool, and its number of workers."""
     engine = pool.engine
     optional = [
+        ("decode_context_parallel", pool.decode_context_parallel, pool.decode_context_parallel > 1),
         ("capacity_policy", engine.capacity_policy, engine.name == "trtllm"),
         ("window_pool", engine.swa_full_tokens_ratio, engine.swa_full_tokens_ratio != SWA_FULL_TOKENS_RATIO),
         ("schedule", engine.schedule, engine.schedule != "fcfs"),

@@ -63,12 +63,17 @@ class Fit:
     note: str = ""
     pool: str = ""
     request_tokens: int = 0
+    decode_context_parallel: int = 1
 
     @property
     def parallelism(self) -> Parallelism:
         """How the worker's copy of the model is split."""
         return Parallelism(
-            self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel
+            self.tensor_parallel,
+            self.attention_data_parallel,
+            self.expert_parallel,
+            self.pipeline_parallel,
+            decode_context=self.decode_context_parallel,
         ).under(self.engine)
 
     @property
@@ -144,6 +149,7 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware, profile: Latenc
         engine.max_running_requests,
         engine.memory_fraction,
         request_tokens=model.max_context_tokens if window_layers(model) else 0,
+        decode_context_parallel=pool.decode_context_parallel,
     )
     host = pool.host or accelerator.host
     if host is not None and (problem := slots_problem(pool.parallelism, host, hardware.hosts[host].spec)):

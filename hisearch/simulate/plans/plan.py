@@ -204,6 +204,8 @@ def plan_worker(
     if kv is not None:
         engine = kv.engine(engine)
         longest = kv.longest_request_tokens(memory.kv_capacity_tokens // engine.page_size, engine, longest)
+    if pool.decode_context_parallel > 1:
+        engine = engine.model_copy(update={"page_tokens": pool.block_tokens})
     speculation = plan_speculation(engine.speculation, model)
     if speculation is not None:
         # The engine starts with a window that its memory holds, behind which it drafts nothing.

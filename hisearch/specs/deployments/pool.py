@@ -27,6 +27,7 @@ from hisearch.specs.deployments.tiers import (
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.machines.devices import DevicesSpec
 from hisearch.specs.machines.parallelism import Parallelism, engine_problem
+from hisearch.specs.versions import precedes
 
 #: Formats of the KV cache that each engine has.
 KV_DTYPES: dict[str, tuple[DType, ...]] = {
@@ -34,6 +35,10 @@ KV_DTYPES: dict[str, tuple[DType, ...]] = {
     "sglang": ("bf16", "fp16", "fp8", "fp4"),
     "trtllm": ("bf16", "fp16", "fp8"),
 }
+
+
+#: First release of each engine whose decode context parallelism is simulated.
+DECODE_CONTEXT_SINCE: dict[str, str] = {"vllm": "0.19.1", "sglang": "0.5.23"}
 
 
 class PoolSpec(Strict):
@@ -73,6 +78,11 @@ class PoolSpec(Strict):
         description="Sets of a stage's ranks that hold different experts (EP): vLLM --enable-expert-parallel (all "
         "ranks or none), SGLang --ep-size, TensorRT-LLM --ep_size.",
     )
+    decode_context_parallel: Count = Field(
+        1,
+        description="Ranks of an attention group over which each sequence's KV is spread, where they would hold copies "
+        "of it (DCP): vLLM --decode-context-parallel-size, SGLang --dcp-size. It divides tensor_parallel.",
+    )
     weight_dtype: DType | None = Field(
         None, description="Format of the weights; the model's own where absent. fp4 is MXFP4, nvfp4 NVFP4."
     )
@@ -101,8 +111,17 @@ class PoolSpec(Strict):
     def parallelism(self) -> Parallelism:
         """How a worker's copy of the model is split over its accelerators."""
         return Parallelism(
-            self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel
+            self.tensor_parallel,
+            self.attention_data_parallel,
+            self.expert_parallel,
+            self.pipeline_parallel,
+            decode_context=self.decode_context_parallel,
         ).under(self.engine.name)
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block as the scheduler counts them: each rank that shares a sequence's KV holds a page of it."""
+        return self.engine.page_size * self.decode_context_parallel
 
     @property
     def accelerators(self) -> int:
@@ -132,6 +151,8 @@ class PoolSpec(Strict):
         ):
             message = "simulated where a worker is one batch at a time: no decode role, attention groups or pipeline"
             raise KeyedError(("engine", "receive_interval"), message)
+        if self.decode_context_parallel > 1:
+            _check_decode_context(self)
         _check_decode_tiers(self)
         if self.schedule and self.autoscale is not None:
             raise KeyedError(("autoscale",), "a pool follows its schedule or an autoscaler, not both")
@@ -159,6 +180,28 @@ class PoolSpec(Strict):
             devices=self.devices is not None,
         )
         return self
+
+
+def _check_decode_context(pool: PoolSpec) -> None:
+    """Refuse what is not simulated where ranks share a sequence's KV.
+
+    Raises:
+        KeyedError: with a key below the pool.
+    """
+    key, engine = "decode_context_parallel", pool.engine
+    oldest = DECODE_CONTEXT_SINCE.get(engine.name)
+    if oldest is not None and precedes(engine.version, oldest):
+        message = f"{key} is simulated from {ENGINE_TITLES[engine.name]} {oldest} on, not of {engine.version}"
+        raise KeyedError(("engine", "version"), message)
+    refused = {
+        f"in {pool.role} workers": pool.role != "unified",
+        "with cache tiers": bool(pool.tiers),
+        "with agents' objects": pool.agents is not None,
+        "with attached devices": pool.devices is not None,
+        "with drafted tokens": engine.speculation is not None,
+    }
+    for where in (name for name, is_refused in refused.items() if is_refused):
+        raise KeyedError((key,), f"{pool.decode_context_parallel} is not simulated {where}")
 
 
 def _check_decode_tiers(pool: PoolSpec) -> None:

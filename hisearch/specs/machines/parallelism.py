@@ -34,6 +34,7 @@ class Parallelism(NamedTuple):
         experts, and keeps dense FFNs and shared experts to itself, split along their width over its own ranks. Copies
         of experts fill the places of ranks that would have fewer than others.
     own_ffn: attention groups keep dense FFNs and shared experts to themselves although they gather tokens for experts.
+    decode_context: ranks of an attention group over which each sequence's KV is spread (DCP), in place of copies.
     """
 
     tensor: int = 1
@@ -42,6 +43,7 @@ class Parallelism(NamedTuple):
     pipeline: int = 1
     all_to_all: bool = False
     own_ffn: bool = False
+    decode_context: int = 1
 
     def under(self, engine: str) -> Parallelism:
         """As ``engine`` lays out the FFNs of its attention groups."""
@@ -83,6 +85,7 @@ class Parallelism(NamedTuple):
             "attention_data_parallel": self.attention_data,
             "expert_parallel": self.expert,
             "pipeline_parallel": self.pipeline,
+            "decode_context_parallel": self.decode_context,
         }
         return ", ".join([f"tensor_parallel {self.tensor}", *(f"{k} {v}" for k, v in others.items() if v > 1)])
 
@@ -92,7 +95,10 @@ class Parallelism(NamedTuple):
         widths = [f"TP {self.tensor}"]
         widths += [f"DP {self.attention_data}"] if self.attention_data > 1 else []
         widths += [f"PP {self.pipeline}"] if self.pipeline > 1 else []
-        return " × ".join(widths) + (f", EP {self.expert}" if self.expert > 1 else "")
+        parts = [" × ".join(widths)]
+        parts += [f"EP {self.expert}"] if self.expert > 1 else []
+        parts += [f"DCP {self.decode_context}"] if self.decode_context > 1 else []
+        return ", ".join(parts)
 
 
 def degrees_of(split: Parallelism) -> dict[str, int]:
@@ -102,6 +108,7 @@ def degrees_of(split: Parallelism) -> dict[str, int]:
         "pipeline_parallel": split.pipeline,
         "attention_data_parallel": split.attention_data,
         "expert_parallel": split.expert,
+        "decode_context_parallel": split.decode_context,
     }
 
 
@@ -154,6 +161,36 @@ def split_problems(model: ModelSpec, split: Parallelism) -> Iterator[SplitProble
     if linear is not None:
         heads = {"key_heads": linear.key_heads, "value_heads": linear.value_heads}
         yield from _uneven("tensor_parallel", tensor, {f"linear_attention.{name}": n for name, n in heads.items()})
+    if split.decode_context > 1:
+        yield from _context_problems(model, tensor, split.decode_context)
+
+
+def _context_problems(model: ModelSpec, tensor: int, context: int) -> Iterator[SplitProblem]:
+    """Why a sequence's KV cannot be spread over ``context`` ranks of an attention group.
+
+    Ranks that would hold copies of a KV head hold its tokens in turns. Source: vLLM 0.33.0, ``config/parallel.py:
+    ParallelConfig._validate_parallel_config``, ``config/model.py: ModelConfig.verify_with_parallel_config``; sliding
+    windows: ``v1/core/kv_cache_coordinator.py``.
+    """
+    key = "decode_context_parallel"
+    if tensor % context:
+        yield SplitProblem(key, f"{key} {context} does not divide tensor_parallel {tensor}")
+    refused = {
+        "sliding windows": model.sliding_window_tokens > 0,
+        "linear attention": model.linear_attention is not None,
+        "compressed attention": model.compressed_attention is not None,
+        "block-sparse attention": model.block_sparse is not None,
+    }
+    for what in (name for name, has in refused.items() if has):
+        yield SplitProblem(key, f"{key} {context} is not simulated for models with {what}")
+    if model.mla is not None:
+        return
+    copies = tensor // model.kv_heads
+    if context > copies:
+        message = f"tensor_parallel {tensor} makes {max(copies, 1)} of each of kv_heads {model.kv_heads}"
+        yield SplitProblem(key, f"{key} {context} is more than the copies of a KV head: {message}")
+    if (queries := model.attention_heads // model.kv_heads) % context:
+        yield SplitProblem(key, f"{key} {context} does not divide the {queries} attention heads of a KV head")
 
 
 def _uneven_kv_heads(tensor: int, what: str, kv_heads: int) -> Iterator[SplitProblem]:
@@ -188,6 +225,14 @@ def engine_problem(engine: EngineName, split: Parallelism, model: ModelSpec | No
             f"tensor_parallel 1, not {split.tensor}"
         )
         return SplitProblem("attention_data_parallel", message)
+    if split.decode_context > 1:
+        key = "decode_context_parallel"
+        if engine == "trtllm":
+            return SplitProblem(key, f"{key} {split.decode_context} is not simulated under {title}")
+        if engine == "sglang" and model is not None and (model.mla is None or model.sparse_attention is not None):
+            kind = "grouped-query" if model.mla is None else "sparse"
+            message = f"{key} {split.decode_context} is not simulated for {kind} attention under {title}"
+            return SplitProblem(key, message)
     return None
 
 

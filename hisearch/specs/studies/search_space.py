@@ -56,6 +56,9 @@ class ExecutionSpace(Strict):
     expert_parallel: list[Count] = Field(
         default=[1], min_length=1, description="Sets of a stage's ranks that hold different experts."
     )
+    decode_context_parallel: list[Count] = Field(
+        default=[1], min_length=1, description="Ranks of an attention group that share each sequence's KV."
+    )
     weight_dtypes: list[DType] = Field(
         default_factory=list, description="Formats of the weights; empty: the model's own alone."
     )
@@ -103,9 +106,13 @@ class ExecutionSpace(Strict):
     def splits(self) -> list[Parallelism]:
         """Every combination of the degrees, in the order of the lists."""
         return [
-            Parallelism(tensor, groups, experts, stages)
-            for tensor, groups, experts, stages in itertools.product(
-                self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel
+            Parallelism(tensor, groups, experts, stages, decode_context=context)
+            for tensor, groups, experts, stages, context in itertools.product(
+                self.tensor_parallel,
+                self.attention_data_parallel,
+                self.expert_parallel,
+                self.pipeline_parallel,
+                self.decode_context_parallel,
             )
         ]
 

@@ -74,8 +74,10 @@ class VllmConfig:
         """
         if config.get("offload") is not None:
             raise ValueError("offload: the connector is not restated")
-        others = ("max_model_len", "offload", "speculation", *GROUP_SETTINGS)
+        ranks = "decode_context_parallel_size"
+        others = ("max_model_len", "offload", "speculation", ranks, *GROUP_SETTINGS)
         settings = {key: value for key, value in config.items() if key not in others}
+        settings["block_size"] *= config.get(ranks, 1)
         return cls(**settings, rules=rules_of("vllm", version))
 
 
