@@ -103,8 +103,9 @@ def _parser() -> argparse.ArgumentParser:
         for other, features, what in (
             (
                 "sglang",
-                ("drafts", "states", "windows"),
-                "with drafted tokens, states of linear attention or windows (0.5.23)",
+                ("context", "drafts", "states", "windows"),
+                "with ranks that share each sequence's KV, drafted tokens, states of linear attention or windows "
+                "(0.5.23)",
             ),
             ("router", ("pd",), "before prefill or decode workers"),
             ("dynamo", ("events",), "by the workers' KV events, which need nats-server"),

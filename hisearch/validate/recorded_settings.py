@@ -156,6 +156,7 @@ class SglangSettings(_Settings):
     """
 
     page_size: Tokens
+    dcp_size: Tokens = 1
     chunked_prefill_size: int
     max_prefill_tokens: Tokens
     max_running_requests: Tokens
@@ -218,9 +219,16 @@ class SglangSettings(_Settings):
         for name, given in others.items():
             if self.speculation is not None and given:
                 raise ValueError(f"speculation beside {name} is not simulated")
+        if self.dcp_size > 1 and (self.hicache or self.speculation or self.has_windows or self.has_states):
+            raise ValueError("dcp_size is simulated without hicache, speculation, windows and states")
         self._check_windows()
         self._check_states()
         return self
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a page of the allocator and the radix cache."""
+        return self.page_size * self.dcp_size
 
     def _check_windows(self) -> None:
         window, pool = self.sliding_window_size, self.swa_max_total_num_tokens

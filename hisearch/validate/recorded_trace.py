@@ -47,7 +47,7 @@ def declared_limit(recording: EngineRecording, row: RequestRow) -> int:
         pool = settings.max_model_len if settings.sliding_window else blocks * settings.block_tokens
         most = pool - row.input_tokens + 1
     else:
-        page = settings.page_size
+        page = settings.block_tokens
         pool = settings.max_total_tokens // page * page
         most = pool - 2 - row.input_tokens
         if rules_in_force("sglang", recording.version)["clips_to_pages"]:

@@ -23,6 +23,7 @@ from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.engine_rules import rules_of
 from hisearch.specs.deployments.speculation import SGLANG_SINCE, simulates_drafts
+from hisearch.specs.machines.parallelism import Parallelism
 from hisearch.validate.hicache_settings import HostTierConfig
 from hisearch.validate.recorded_settings import LmcacheSettings, SglangSettings, VllmSettings
 from hisearch.validate.recorded_trace import compiled_trace
@@ -185,7 +186,8 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
         else:
             more = _hicache(recording, settings) | _sglang_speculation(recording, settings)
             more |= _windows(recording, settings) | _states(recording, settings)
-            engine, page = _sglang(settings, recording.version), settings.page_size
+            engine, page = _sglang(settings, recording.version), settings.block_tokens
+            more["split"] = Parallelism(settings.dcp_size, decode_context=settings.dcp_size)
             capacity = settings.max_total_tokens // page * page
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
@@ -223,7 +225,7 @@ def _sglang(settings: SglangSettings, version: str) -> EngineSpec:
         max_running_requests=settings.max_running_requests,
         chunk_tokens=settings.chunked_prefill_size if chunked else _NO_CHUNK_TOKENS,
         chunked_prefill=chunked,
-        page_tokens=settings.page_size,
+        page_tokens=settings.block_tokens,
         prefix_caching=not settings.disable_radix_cache,
         max_prefill_tokens=settings.max_prefill_tokens,
         schedule_conservativeness=settings.schedule_conservativeness,

@@ -17,10 +17,16 @@ MODEL = CATALOGUE.get("Model", "deepseek-v3").spec
 H200 = CATALOGUE.get("Accelerator", "h200").spec
 
 DEGREES = {
-    "sglang": {"--tp-size", "--pp-size", "--dp-size", "--enable-dp-attention", "--attn-dp-size", "--ep-size"},
-    "vllm": {"--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size", "--enable-expert-parallel"},
+    "sglang": {
+        "--tp-size", "--pp-size", "--dp-size", "--enable-dp-attention", "--attn-dp-size", "--ep-size", "--dcp-size",
+        "--dcp-comm-backend", "--attention-backend",
+    },
+    "vllm": {
+        "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size", "--enable-expert-parallel",
+        "--decode-context-parallel-size", "--dcp-comm-backend",
+    },
     "trtllm": {"--tp_size", "--pp_size", "--ep_size"},
-}
+}  # fmt: skip
 
 
 def launch(engine: str, version: str = "", **degrees: Any) -> Launch:
@@ -90,3 +96,18 @@ def test_vllm_gets_the_host_memory_of_each_data_parallel_engine() -> None:
     tiers = [{"medium": "ddr5", "gib": 1000}]
     flags = dict(pair for pair in engine_flags(launch("vllm", tiers=tiers, **degrees)) if len(pair) == 2)
     assert flags["--kv-offloading-size"] == "250"
+
+
+def test_ranks_that_share_each_sequence_s_kv() -> None:
+    """Blocks count the tokens of all ranks; SGLang takes its pool in tokens of one rank."""
+    degrees = {"tensor_parallel": 8, "decode_context_parallel": 4}
+    assert emitted_flags("vllm", **degrees) == {
+        "--tensor-parallel-size": "8", "--decode-context-parallel-size": "4", "--dcp-comm-backend": "ag_rs",
+    }  # fmt: skip
+    assert emitted_flags("sglang", **degrees) == {
+        "--tp-size": "8", "--dcp-size": "4", "--dcp-comm-backend": "a2a", "--attention-backend": "flashinfer",
+    }  # fmt: skip
+    flags = dict(pair for pair in engine_flags(launch("sglang", **degrees)) if len(pair) == 2)
+    assert flags["--max-total-tokens"] == "25000"
+    blocks = dict(pair for pair in engine_flags(launch("vllm", **degrees)) if len(pair) == 2)
+    assert int(blocks["--num-gpu-blocks-override"]) == 100_000 // (4 * int(blocks["--block-size"]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisearch.latency.device_memory.plan import MemoryPlan, plan_memory
@@ -102,6 +102,7 @@ def test_the_engine_keeps_as_many_tokens(title: str, name: str, tensor: int, ran
     ]  # fmt: skip
 
 
+@settings(deadline=None)
 @given(
     ranks=st.sampled_from([1, 2, 4, 8]), page=st.sampled_from([16, 32, 64]), engine=st.sampled_from(["vllm", "sglang"])
 )

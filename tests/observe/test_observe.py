@@ -83,6 +83,20 @@ def test_a_recorded_vllm_is_told_exactly(tmp_path: Path) -> None:
     assert (pool.engine.overlap, pool.engine.version, pool.engine.enforce_eager) == (False, "0.32.0", True)
 
 
+def test_ranks_that_share_kv_hold_blocks_together() -> None:
+    replies = vllm(*vllm_metrics(BEFORE, BEFORE, AFTER))
+    for degree, number in (("decode_context_parallel_size", 4), ("tensor_parallel_size", 8)):
+        replies = {
+            path: [text.replace(f'"{degree}": 1,', f'"{degree}": {number},') for text in texts if isinstance(text, str)]
+            for path, texts in replies.items()
+        }
+    seen = watched(replies, model="deepseek-v3", accelerator="h200")
+    assert seen.deployment is not None
+    pool = seen.deployment["pools"][0]
+    assert (pool["tensor_parallel"], pool["decode_context_parallel"]) == (8, 4)
+    assert seen.servers[0].kv_tokens == 1355 * 32 * 4
+
+
 DRAFTS = """\
 vllm:spec_decode_num_drafts_total{engine="0"} 1000.0
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 800.0

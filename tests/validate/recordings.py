@@ -39,6 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "vllm_context": VLLM | {"block_size": BLOCK // 2, "decode_context_parallel_size": 4, "num_blocks": 30},
     "vllm_no_prefix": VLLM | {"prefix": False, "scheduler_reserve_full_isl": False, "max_model_len": 500},
     "sglang": SGLANG | {"schedule_conservativeness": 0.1},
+    "sglang_context": SGLANG | {"page_size": 2, "dcp_size": 4, "max_total_tokens": 320},
     "sglang_overlap": SGLANG | {"disable_overlap_schedule": False},
     "sglang_host": SGLANG | {"max_total_tokens": 200, "hicache": HICACHE},
     "sglang_storage": SGLANG

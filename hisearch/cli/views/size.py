@@ -84,7 +84,7 @@ def _deployment(result: StudyResult, trial: Trial, asked: Asked) -> dict[str, st
         {} if result.recommendation is not None else {"nearest miss": f"{_hardware(trial.deployment)}: {_price(trial)}"}
     )
     rows["deployment"] = (
-        f"{counted(replicas, 'replica')} × TP {pool.parallelism.tensor} on {ENGINE_TITLES[engine.name]}{router}"
+        f"{counted(replicas, 'replica')} × {pool.parallelism.short} on {ENGINE_TITLES[engine.name]}{router}"
     )
     rows["settings"] = (
         f"{weights}; chunks of {engine.chunk_tokens:,} tokens, up to {engine.max_running_requests:,} running requests "

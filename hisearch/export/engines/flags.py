@@ -91,6 +91,13 @@ def _beyond_one(degree: int) -> Value:
     return degree if degree > 1 else None
 
 
+def _shared_context_backend(launch: Launch) -> Value:
+    """SGLang's attention where ranks share each sequence's KV: its default on Hopper, FlashAttention 3, cannot."""
+    capability = launch.accelerator.compute_capability
+    shares = launch.pool.decode_context_parallel > 1 and capability is not None and int(capability) == 9
+    return "flashinfer" if shares else None
+
+
 def _of_all_groups(launch: Launch, limit: int) -> int:
     """A per-attention-group limit for SGLang, which divides its value by ``--dp-size``."""
     return limit * launch.pool.attention_data_parallel
@@ -183,12 +190,15 @@ SGLANG: Table = (
     ("--attn-dp-size", lambda c: _attention_groups(c, is_named=True)),
     ("--ep-size", lambda c: _beyond_one(c.pool.expert_parallel)),
     ("--dcp-size", lambda c: _beyond_one(c.pool.decode_context_parallel)),
+    ("--dcp-comm-backend", lambda c: "a2a" if c.pool.decode_context_parallel > 1 else None),
+    ("--attention-backend", _shared_context_backend),
     ("--ep-num-redundant-experts", lambda c: c.pool.engine.experts.redundant or None),
     ("--dtype", dtype),
     ("--quantization", _quantization),
     ("--kv-cache-dtype", _kv_dtype("sglang")),
     ("--mem-fraction-static", lambda c: c.pool.engine.memory_fraction),
-    ("--max-total-tokens", lambda c: c.kv_capacity_tokens),
+    # Of a rank, where ranks share each sequence's KV.
+    ("--max-total-tokens", lambda c: c.kv_capacity_tokens // c.pool.decode_context_parallel),
     ("--page-size", lambda c: c.pool.engine.page_size),
     (
         "--chunked-prefill-size",

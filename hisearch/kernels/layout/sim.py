@@ -229,6 +229,7 @@ CONFIG = np.dtype(
         ("standby_after_s", "f8"),  # idle time after which accelerators draw less
         ("wake_s", "f8"),  # from then to the start of a step
         ("page_tokens", "i8"),
+        ("rank_page_tokens", "i8"),  # SGLang: by which admission counts where ranks share each page, else page_tokens
         ("capacity_pages", "i8"),
         ("prefix_caching", "i8"),
         ("max_running", "i8"),

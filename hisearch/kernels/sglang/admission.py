@@ -49,7 +49,8 @@ def total_left(sim, w):
 
 @kernel
 def _round_up_to_pages(sim, tokens):
-    return lists.pages(sim, tokens) * sim.config.page_tokens
+    page = sim.config.rank_page_tokens
+    return -(-tokens // page) * page
 
 
 @kernel
@@ -70,9 +71,9 @@ def cut_off(sim, w):
 
 @kernel
 def _add(sim, w, r, extend, tokens, complete):
-    """Put ``extend`` tokens of ``r`` into the batch and charge the budget for ``tokens``, the same in full pages.
+    """Put ``extend`` tokens of ``r`` into the batch and charge the budget for ``tokens``, in a rank's full pages.
 
-    A chunk that does not end its prompt reserves no output.
+    Memory is charged pages of all ranks. A chunk that does not end its prompt reserves no output.
     """
     worker = sim.workers[w]
     request = sim.requests[r]
@@ -84,11 +85,11 @@ def _add(sim, w, r, extend, tokens, complete):
     worker.batch_size += 1
     worker.prefill_tokens += extend
     output = min(memory.max_new(sim, r), CLIP_OUTPUT_TOKENS) if complete else 0
-    spare = sim.config.page_tokens if sim.config.charges_page else 0
+    held = (lists.pages(sim, tokens) + (1 if sim.config.charges_page else 0)) * sim.config.page_tokens
     if sim.config.window_tokens:
         worker.window_taken_tokens += window_requests.tokens_at_most(sim, tokens, output, worker.chunk_left)
-    worker.reserved_tokens += tokens + spare + output
-    worker.taken_tokens += tokens + spare
+    worker.reserved_tokens += held + output
+    worker.taken_tokens += held
     worker.input_left -= tokens
     worker.chunk_left -= tokens
 
@@ -206,7 +207,7 @@ def try_admit(sim, w, r, now):
         return OTHER
     total = known - hit_tokens + min(max(memory.max_new(sim, r) - request.generated, 0), CLIP_OUTPUT_TOKENS)
     if sim.config.needs_page:
-        total += sim.config.page_tokens
+        total += sim.config.rank_page_tokens
     if sim.config.objects:
         total += engine_calls.call_engine(sim.config.objects, sim, al.MISSING, w, r, now)
     if total >= total_left(sim, w):
@@ -220,7 +221,7 @@ def try_admit(sim, w, r, now):
     # The matched prefix is no longer evictable.
     limit = _chunk_limit(sim, w, r, tokens)
     fits = total < total_left(sim, w) and (limit > 0 or not sim.config.window_tokens)
-    cut = tree.floor_page(sim, limit)
+    cut = limit // sim.config.rank_page_tokens * sim.config.rank_page_tokens
     goes = not sim.config.bounds_uncut_input or _goes(sim, w, tokens, limit, cut)
     if not fits or not goes:
         prefixes.unlock(sim, w, r, d)
@@ -331,7 +332,7 @@ def _try_by_ends(sim, w, r, now):
     worker = sim.workers[w]
     request = sim.requests[r]
     extend = sim.trace.input_tokens[r] + request.generated
-    tokens = _round_up_to_pages(sim, extend) + (sim.config.page_tokens if sim.config.needs_page else 0)
+    tokens = _round_up_to_pages(sim, extend) + (sim.config.rank_page_tokens if sim.config.needs_page else 0)
     now_left = _available_tokens(sim, w) - worker.taken_tokens
     if tokens > min(now_left, total_left(sim, w)):
         return NO_TOKEN

@@ -37,7 +37,7 @@ def _longest_tokens(sim, r):
 
     When ends are played out, computed tokens are rounded up to pages: a longer request might wait for ever.
     """
-    spare = sim.config.page_tokens if plays_out_ends(sim, r) else 1
+    spare = sim.config.rank_page_tokens if plays_out_ends(sim, r) else 1
     return sim.config.capacity_pages * sim.config.page_tokens - 1 - spare
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from hisearch.record.cases import Case, EngineError, Setting
 from hisearch.record.sglang.drafts import random_draft_case
-from hisearch.record.sglang.random_cases import draw_case
+from hisearch.record.sglang.random_cases import draw_case, random_context_case
 from hisearch.record.sglang.states import STRATEGIES, random_state_case
 from hisearch.record.sglang.windows import random_window_case
 from hisearch.record.workload import Row
@@ -36,6 +36,7 @@ SETTINGS = {
     setting.key: setting
     for setting in (
         Setting("page_size", *_INTEGER, required=True, least=1),
+        Setting("dcp_size", *_INTEGER, default=1, least=1),
         Setting("chunked_prefill_size", (int,), "an integer, -1 for no chunks", required=True, least=-1),
         Setting("max_prefill_tokens", *_INTEGER, required=True, least=1),
         Setting("max_running_requests", *_INTEGER, required=True, least=1),
@@ -85,7 +86,12 @@ def version() -> str:
 
 
 #: What a random case may have beside the settings of every case.
-FEATURES = {"drafts": random_draft_case, "states": random_state_case, "windows": random_window_case}
+FEATURES = {
+    "context": random_context_case,
+    "drafts": random_draft_case,
+    "states": random_state_case,
+    "windows": random_window_case,
+}
 
 
 def draw(rng: random.Random, feature: str | None = None) -> tuple[dict[str, Any], list[Row], int]:

@@ -11,7 +11,7 @@ from typing import Any
 from hisearch.record.sglang import hicache_0_5_23
 from hisearch.record.sglang.drafts import write_slots
 from hisearch.record.sglang.scheduler import OrderedSet, Recording
-from hisearch.record.sglang.settings import CONTEXT_TOKENS, Ignored, arguments, pool_tokens
+from hisearch.record.sglang.settings import CONTEXT_TOKENS, Ignored, arguments, block_tokens, pool_tokens
 from hisearch.record.sglang.states import has_states, request_slots
 from hisearch.record.sglang.timeline import Ticks, Timeline
 from hisearch.record.sglang.windows import has_windows, window_pools
@@ -237,7 +237,7 @@ def _pools(config: dict[str, Any], chosen: dict[str, Any], size: int) -> tuple[A
     from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
-    page = chosen["page_size"]
+    page = block_tokens(config)
     rows, context = chosen["max_running_requests"], size + 64 + page
     if has_states(config):
         requests = request_slots(config, rows, context)
@@ -260,7 +260,8 @@ def _tree(scheduler: Any, chosen: dict[str, Any]) -> Any:
 
     params = CacheInitParams(
         disable=chosen["disable_radix_cache"], req_to_token_pool=scheduler.req_to_token_pool,
-        token_to_kv_pool_allocator=scheduler.token_to_kv_pool_allocator, page_size=chosen["page_size"],
+        token_to_kv_pool_allocator=scheduler.token_to_kv_pool_allocator,
+        page_size=scheduler.token_to_kv_pool_allocator.page_size,
         eviction_policy=chosen["radix_eviction_policy"], chunked_prefill_size=chosen["chunked_prefill_size"],
         tree_core_backend="python", is_eagle=scheduler.spec_algorithm.is_eagle(),
         sliding_window_size=scheduler.sliding_window_size,

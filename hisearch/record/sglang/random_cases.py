@@ -68,6 +68,15 @@ def draw_case(rng: random.Random, version: str) -> tuple[dict[str, Any], list[Ro
     return config, rows, config["block_ids_size"]
 
 
+def random_context_case(rng: random.Random, version: str) -> tuple[dict[str, Any], list[Row], int]:
+    """Draw a case whose ranks share each sequence's KV: pages of the radix cache are those of all of them."""
+    config, rows, block = draw_case(rng, version)
+    config.pop("hicache", None)
+    config["dcp_size"] = ranks = rng.choice((2, 4, 8))
+    config["max_total_tokens"] += 4 * (ranks - 1) * config["page_size"]
+    return config, rows, block
+
+
 def _whole_pages(tokens: int, page: int) -> int:
     return tokens if tokens < 0 else max(tokens // page, 1) * page
 

@@ -11,6 +11,7 @@ from typing import Any
 from hisearch.record import drafts
 from hisearch.record.cases import LAW, EngineError
 from hisearch.record.sglang.drafts import Drafts, reserve_tokens
+from hisearch.record.sglang.settings import block_tokens
 from hisearch.record.sglang.standins import install
 from hisearch.record.sglang.states import check_states
 from hisearch.record.sglang.timeline import Finished, Timeline
@@ -98,7 +99,9 @@ def check(version: str, config: dict[str, Any], requests: list[Row]) -> None:
         _check_drafts(version, config, speculation)
     check_windows(version, config)
     check_states(version, config)
-    page = config["page_size"]
+    if version != "0.5.23" and config.get("dcp_size", 1) > 1:
+        raise EngineError(f"dcp_size: recorded of sglang 0.5.23, not {version}")
+    page = block_tokens(config)
     more = 0 if speculation is None else reserve_tokens(speculation)
     pool = config["max_total_tokens"] // page * page
     for row in requests:

@@ -94,5 +94,10 @@ def arguments(config: dict[str, Any]) -> dict[str, Any]:
 
 def pool_tokens(config: dict[str, Any]) -> int:
     """The device pool in whole pages."""
-    page = int(config.get("page_size", 1))
+    page = block_tokens(config)
     return int(config["max_total_tokens"]) // page * page
+
+
+def block_tokens(config: dict[str, Any]) -> int:
+    """Tokens of a page of the allocator and the radix cache: each rank that shares a sequence's KV has a page of it."""
+    return int(config.get("page_size", 1)) * int(config.get("dcp_size", 1))

@@ -83,6 +83,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         wake_s=plan.power.wake_s,
         attached=bool(plan.costs.attached),
         page_tokens=page,
+        rank_page_tokens=page // plan.split.decode_context,
         capacity_pages=plan.kv_capacity_tokens // page,
         host_pages=0 if plan.engine.name == "vllm" else plan.host_capacity_tokens // page,
         hicache=_is_hicache(plan),

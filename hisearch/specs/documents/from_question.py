@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from hisearch.specs.documents.question_turns import Turns
 from hisearch.specs.documents.resolve import resolve_study
 from hisearch.specs.documents.resolved import ResolvedStudy, study_text
 from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError
+from hisearch.specs.machines.parallelism import Parallelism, split_problems
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.models.pages import usual_kv_dtype
 from hisearch.specs.models.windows import keeps_window_pool
@@ -33,6 +35,9 @@ _SHORT_TRACE = {"simulations": 96, "draws": 64, "chance_constrained": 160, "sear
 _LONG_TRACE = {"simulations": 64, "draws": 48, "chance_constrained": 96, "search": 144}
 #: Most requests of a short trace.
 _SHORT = 5000
+
+#: TP degrees.
+RANKS = [1, 2, 4, 8]
 
 #: Routers: what follows caches, and where nothing matches the fewest requests in flight; and one that knows nothing.
 #: power_of_two knows loads of SGLang's workers alone, and those by polls.
@@ -233,7 +238,7 @@ def _space(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[s
     execution: dict[str, Any] = {
         "accelerators": [_gpu(name, catalogue) for name in question.gpu],
         "engines": list(question.engine),
-        "tensor_parallel": [1, 2, 4, 8],
+        "tensor_parallel": RANKS,
         "chunk_tokens": [2048, 8192],
         "max_running_requests": [64, 256],
         "max_replicas": 128,
@@ -243,6 +248,8 @@ def _space(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[s
         execution |= _WIDE | {"max_replicas": question.have[1], "max_accelerators": question.have[1]}
         if model.moe is not None:
             execution |= _WIDE_MOE
+    if set(question.engine) - {"trtllm"} and len(degrees := _shared_context(model)) > 1:
+        execution["decode_context_parallel"] = degrees
     if "sglang" in question.engine and keeps_window_pool("sglang", model):
         execution["swa_full_tokens_ratios"] = WINDOW_RATIOS
     if (kv_dtype := usual_kv_dtype(model)) != "bf16":
@@ -260,6 +267,15 @@ def _space(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[s
         "routing": {"policies": ROUTERS},
         "cache": {"memory_fraction": [0.9, 0.9 if question.have is None else 0.95], "eviction": ["lru"], "tiers": []},
     }
+
+
+def _shared_context(model: ModelSpec) -> list[int]:
+    """Numbers of ranks that may share each sequence's KV: those that would hold copies of it at some TP degree."""
+    splits = itertools.product(RANKS, RANKS)
+    shared = {
+        ranks for tensor, ranks in splits if not any(split_problems(model, Parallelism(tensor, decode_context=ranks)))
+    }
+    return sorted({1} | shared)
 
 
 def _gpu(name: str, catalogue: Catalogue) -> str:

@@ -114,7 +114,7 @@ class SglangWorker:
         The engine clips the output limit to ``capacity - 2`` in all. With the radix cache off and pinned outputs its
         admission test rounds computed tokens up to pages. A request clipped to more than this would wait for ever.
         """
-        spare = self.config.page_size if self.config.plays_out_ends else 1
+        spare = self.config.rank_page if self.config.plays_out_ends else 1
         return self.config.capacity_tokens - 1 - spare
 
     def rejection(self, request: Request) -> str | None:

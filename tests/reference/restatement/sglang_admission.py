@@ -89,11 +89,11 @@ class Admission:
     def _try_with_radix(self, live: LiveRequest) -> Verdict:
         total = live.extend + min(max(live.max_new - live.generated, 0), CLIP_OUTPUT_TOKENS)
         if self.config.holds("needs_page"):
-            total += self.cache.page_size
+            total += self.config.rank_page
         if not self.config.holds("bounds_uncut_input"):
             if total >= self.total_left:
                 return Verdict.NO_TOKEN
-            if self._exceeds_input(self.cache.pages_of(live.extend - live.host_hit)):
+            if self._exceeds_input(self.config.charged(live.extend - live.host_hit)):
                 return Verdict.OTHER
         self.cache.lock(live)
         verdict = self._try_locked(live, total)
@@ -103,7 +103,7 @@ class Admission:
 
     def _goes(self, tokens: int) -> bool:
         """Whether the pass's limits let in a prompt of which so many tokens are missing, or a first chunk of it."""
-        cuts = self.chunk_left is not None and self.chunk_left >= self.cache.page_size
+        cuts = self.chunk_left is not None and self.chunk_left >= self.config.rank_page
         return not self._exceeds_input(tokens) and (self.chunk_left is None or tokens <= self.chunk_left or cuts)
 
     def _exceeds_input(self, tokens: int) -> bool:
@@ -120,19 +120,19 @@ class Admission:
         if total >= self.total_left:
             return Verdict.NO_TOKEN
         early = not self.config.holds("bounds_uncut_input")
-        if not early and not self._goes(self.cache.pages_of(live.extend - live.host_hit)):
+        if not early and not self._goes(self.config.charged(live.extend - live.host_hit)):
             return Verdict.OTHER
         if live.host_hit:
             self.cache.load_back(live)
             live.missing = live.extend if early else live.missing
-        tokens = self.cache.pages_of(live.extend)
+        tokens = self.config.charged(live.extend)
         if self._exceeds_input(tokens):
             return Verdict.OTHER
         if self.chunk_left is None or tokens <= self.chunk_left:
             self.admitted.append(live)
             self._charge(tokens, min(live.max_new, CLIP_OUTPUT_TOKENS))
         else:
-            cut = self.chunk_left // self.cache.page_size * self.cache.page_size
+            cut = self.chunk_left // self.config.rank_page * self.config.rank_page
             if cut <= 0:
                 return Verdict.OTHER
             self._add_first_chunk(live, cut)
@@ -143,7 +143,7 @@ class Admission:
 
         At each end, in order of tokens left, the free tokens must exceed (left + 1) * still running.
         """
-        tokens = self.cache.pages_of(live.extend) + (self.cache.page_size if self.config.holds("needs_page") else 0)
+        tokens = self.config.charged(live.extend) + (self.config.rank_page if self.config.holds("needs_page") else 0)
         if tokens > min(self.now_left, self.total_left):
             return Verdict.NO_TOKEN
         self._note_end(live)
@@ -184,10 +184,10 @@ class Admission:
         self._charge(cut, 0)
 
     def _charge(self, extend: int, output: int) -> None:
-        tokens = self.cache.pages_of(extend)
+        tokens = self.config.charged(extend)
         spare = self.cache.page_size if self.config.holds("charges_page") else 0
-        self.reserved += tokens + spare + output
-        self.held_now += tokens + spare
+        self.reserved += self.cache.pages_of(tokens) + spare + output
+        self.held_now += self.cache.pages_of(tokens) + spare
         self.input_left -= tokens
         if self.chunk_left is not None:
             self.chunk_left -= tokens

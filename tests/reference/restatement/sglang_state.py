@@ -34,6 +34,8 @@ def _rules(version: str) -> dict[str, bool]:
 class SglangConfig:
     """Server arguments by their own names.
 
+    ``page_size`` is the radix cache's page, of all ranks that share a sequence's KV (``dcp_size``).
+
     In addition: ``ignore_eos``, a request's argument (of those that do not say), the seed of random orders, and the
     release whose rules hold (``hisearch.base.engine_rules``). ``hicache`` is the host tier, None if off. ``jumps``: an
     idle scheduler beside copies under way passes again at the next event, not at once (see ``MovementPlan.jumps``).
@@ -42,6 +44,7 @@ class SglangConfig:
     max_running_requests: int
     max_total_tokens: int
     page_size: int = 1
+    dcp_size: int = 1
     chunked_prefill_size: int = 8192
     max_prefill_tokens: int = 16384
     schedule_policy: SchedulePolicy = "fcfs"
@@ -74,6 +77,7 @@ class SglangConfig:
         """
         not_taken = ("block_ids_size", "hicache", "speculation", *WINDOW_KEYS, *STATE_KEYS)
         settings = {key: value for key, value in config.items() if key not in not_taken}
+        settings["page_size"] *= settings.get("dcp_size", 1)
         hicache = config.get("hicache")
         tier = None if hicache is None else HostTierConfig.from_recording(hicache)
         return cls(**settings, hicache=tier, version=version)
@@ -81,6 +85,15 @@ class SglangConfig:
     def holds(self, rule: str) -> bool:
         """Whether the release decides by ``rule``."""
         return _rules(self.version)[rule]
+
+    @property
+    def rank_page(self) -> int:
+        """Tokens of a page on one rank, in which admission counts."""
+        return self.page_size // self.dcp_size
+
+    def charged(self, tokens: int) -> int:
+        """``tokens`` in full pages of one rank."""
+        return -(-tokens // self.rank_page) * self.rank_page
 
     @property
     def priority_sign(self) -> int:
