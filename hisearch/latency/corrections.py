@@ -72,7 +72,12 @@ def _corrected_tokens(token_s: F8, factors: CorrectionSpec) -> F8:
 
 
 def _corrected_lockstep(lockstep: LockstepCosts, factors: CorrectionSpec) -> LockstepCosts:
-    """Both parts of ``token_s``, each by what it reads itself."""
+    """Both parts of ``token_s``, each by what it reads itself; what overlaps, by the factor of the step's kind."""
+    overlap_s = lockstep.overlap_s
+    if overlap_s is not None:
+        overlap_s = overlap_s * np.array([[factors.decode], [factors.prefill]])
     return lockstep._replace(
-        own_s=_corrected_tokens(lockstep.own_s, factors), shared_s=_corrected_tokens(lockstep.shared_s, factors)
+        own_s=_corrected_tokens(lockstep.own_s, factors),
+        shared_s=_corrected_tokens(lockstep.shared_s, factors),
+        overlap_s=overlap_s,
     )

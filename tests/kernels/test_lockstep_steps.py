@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hisearch.base.dtypes import F8
 from hisearch.latency.costs import LockstepCosts, StepCosts
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import step_seconds
@@ -28,22 +29,36 @@ SHAPE = TraceShape(requests=30, rate_rps=40.0, prompt_tokens=150, output_tokens=
 #: Convex, so that it matters how tokens are spread.
 SHARED_S = 1e-6 * np.arange(64.0) ** 2
 GRAPHS = (4, 8, 16, 32)
+#: Of steps in which all groups decode, and all have prompts; neither line nor sign in common.
+OVERLAP_S = np.array([1e-4 * np.sin(np.arange(64.0)), 2e-4 * np.cos(np.arange(64.0))])
 
 
 def lockstep_plan(
-    engine: EngineSpec, capacity_tokens: int, groups: int, graphs: tuple[int, ...], law: StepCosts = LAW
+    engine: EngineSpec,
+    capacity_tokens: int,
+    groups: int,
+    graphs: tuple[int, ...],
+    law: StepCosts = LAW,
+    overlap_s: F8 | None = None,
 ) -> WorkerPlan:
-    costs = replace(compiled_costs(law), lockstep=LockstepCosts(law.token_s, SHARED_S, graphs))
+    costs = replace(compiled_costs(law), lockstep=LockstepCosts(law.token_s, SHARED_S, graphs, overlap_s))
     return replace(plan(engine, capacity_tokens, costs=costs), split=Parallelism(1, attention_data=groups))
 
 
-def shared_seconds(total: int, groups: int) -> float:
+def shared_seconds(total: int, groups: int, table: F8 = SHARED_S) -> float:
     at = total / groups
-    low = min(int(at), len(SHARED_S) - 2)
-    return float(SHARED_S[low] + (SHARED_S[low + 1] - SHARED_S[low]) * (at - low))
+    low = min(int(at), len(table) - 2)
+    return float(table[low] + (table[low + 1] - table[low]) * (at - low))
 
 
-def reference(engine: EngineSpec, capacity_tokens: int, groups: int, graphs: tuple[int, ...], seed: int) -> Served:
+def reference(
+    engine: EngineSpec,
+    capacity_tokens: int,
+    groups: int,
+    graphs: tuple[int, ...],
+    seed: int,
+    overlap_s: F8 | None = None,
+) -> Served:
     """The slow restatement, with the cost of a lockstep step written out."""
     arrays = random_trace(seed, SHAPE)
     requests = requests_of(arrays)
@@ -57,7 +72,11 @@ def reference(engine: EngineSpec, capacity_tokens: int, groups: int, graphs: tup
             for chunks, decodes, sampling in batches
             if chunks or decodes
         ]
-        return max(parts) + shared_seconds(sum(tokens), groups)
+        shared_s = shared_seconds(sum(tokens), groups)
+        kinds = {bool(chunks) for chunks, decodes, _ in batches if chunks or decodes}
+        if overlap_s is not None and len(kinds) == 1:
+            shared_s += shared_seconds(sum(tokens), groups, overlap_s[int(kinds.pop())])
+        return max(parts) + shared_s
 
     return serve(vllm_config(engine, capacity_tokens), groups, requests, cost)
 
@@ -70,9 +89,10 @@ def reference(engine: EngineSpec, capacity_tokens: int, groups: int, graphs: tup
     chunk=st.sampled_from([16, 64, 256]),
     overlap=st.booleans(),
     padded=st.booleans(),
+    overlap_s=st.sampled_from([None, OVERLAP_S]),
 )
 def test_the_kernels_equal_the_slow_restatement(
-    seed: int, groups: int, capacity: int, chunk: int, overlap: bool, padded: bool
+    seed: int, groups: int, capacity: int, chunk: int, overlap: bool, padded: bool, overlap_s: F8 | None
 ) -> None:
     engine = EngineSpec(
         name="vllm", max_running_requests=8, chunk_tokens=chunk, page_tokens=8, overlap=overlap, watermark=0.0
@@ -81,12 +101,12 @@ def test_the_kernels_equal_the_slow_restatement(
     tokens = 8 * capacity
     trace = compiled(random_trace(seed, SHAPE))
     try:
-        served = reference(engine, tokens, groups, graphs, seed)
+        served = reference(engine, tokens, groups, graphs, seed, overlap_s)
     except StuckError:
         with pytest.raises(EngineStuck):
-            simulate(lockstep_plan(engine, tokens, groups, graphs), trace)
+            simulate(lockstep_plan(engine, tokens, groups, graphs, overlap_s=overlap_s), trace)
         return
-    result = simulate(lockstep_plan(engine, tokens, groups, graphs), trace)
+    result = simulate(lockstep_plan(engine, tokens, groups, graphs, overlap_s=overlap_s), trace)
     finished = result.requests.finished
     assert finished.sum() == len(served.finish_s)
     for k in np.flatnonzero(finished):

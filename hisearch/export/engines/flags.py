@@ -98,6 +98,11 @@ def _shared_context_backend(launch: Launch) -> Value:
     return "flashinfer" if shares else None
 
 
+def _sends_tokens(launch: Launch) -> bool:
+    """Whether tokens go to the ranks of their experts alone, and dense FFNs stay with each group."""
+    return launch.pool.engine.experts.exchange == "all_to_all"
+
+
 def _of_all_groups(launch: Launch, limit: int) -> int:
     """A per-attention-group limit for SGLang, which divides its value by ``--dp-size``."""
     return limit * launch.pool.attention_data_parallel
@@ -192,6 +197,9 @@ SGLANG: Table = (
     ("--dcp-size", lambda c: _beyond_one(c.pool.decode_context_parallel)),
     ("--dcp-comm-backend", lambda c: "a2a" if c.pool.decode_context_parallel > 1 else None),
     ("--attention-backend", _shared_context_backend),
+    ("--moe-a2a-backend", lambda c: "deepep" if _sends_tokens(c) else None),
+    ("--moe-dense-tp-size", lambda c: 1 if _sends_tokens(c) else None),
+    ("--enable-two-batch-overlap", lambda c: c.pool.engine.experts.two_batch_overlap),
     ("--ep-num-redundant-experts", lambda c: c.pool.engine.experts.redundant or None),
     ("--dtype", dtype),
     ("--quantization", _quantization),

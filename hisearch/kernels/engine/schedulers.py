@@ -222,9 +222,8 @@ def hold_back(sim, w, batch, size, decoding, context, longest, squares):
 
 
 @kernel
-def _shared_seconds(sim, tokens):
-    """Time of the part shared by all DP ranks, for ``tokens`` tokens in total."""
-    table = sim.shared_s
+def _shared_seconds(sim, table, tokens):
+    """Time by ``table``, of tokens of a DP rank, for ``tokens`` tokens in total."""
     at = tokens / sim.config.schedulers
     low = min(int(at), table.shape[0] - 2)
     return table[low] + (table[low + 1] - table[low]) * (at - low)
@@ -238,7 +237,7 @@ def _lockstep_seconds(sim, first):
     so if all ranks decode.
     """
     slowest_s = host_s = 0.0
-    tokens = most_tokens = chunks = sequences = 0
+    tokens = most_tokens = chunks = sequences = kinds = 0
     for w in range(first, first + sim.config.schedulers):
         worker = sim.workers[w]
         if not worker.formed:
@@ -249,16 +248,19 @@ def _lockstep_seconds(sim, first):
         most_tokens = max(most_tokens, worker.lockstep_tokens)
         chunks += worker.lockstep_chunks
         sequences += worker.lockstep_sequences
+        kinds |= 2 if worker.lockstep_chunks > 0 else 1
     if sim.config.engine != la.VLLM:
         if chunks == 0:
             padded = sim.lockstep_pad[most_tokens] if most_tokens < sim.lockstep_pad.shape[0] else most_tokens
             tokens = sim.config.schedulers * padded
     elif most_tokens < sim.lockstep_pad.shape[0]:
         tokens = sim.config.schedulers * sim.lockstep_pad[most_tokens]
-    shared_s = _shared_seconds(sim, tokens)
+    shared_s = _shared_seconds(sim, sim.shared_s, tokens)
     if sim.seconds.host.draft_tokens > 0:
-        again_s = (sim.seconds.host.draft_tokens - 1) * _shared_seconds(sim, sequences)
+        again_s = (sim.seconds.host.draft_tokens - 1) * _shared_seconds(sim, sim.shared_s, sequences)
         shared_s += sim.seconds.host.draft_share * (shared_s + again_s)
+    if sim.overlap_s.shape[1] > 0 and kinds < 3:
+        shared_s += _shared_seconds(sim, sim.overlap_s[kinds - 1], tokens)
     return max(slowest_s + shared_s, host_s)
 
 

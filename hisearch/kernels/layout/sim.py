@@ -298,12 +298,10 @@ class Sim(Handle):
     owner_head (M,), owner, next_owner: requests whose output covers a trace node (see ``owners``).
     pledged (M,): pass in which a page in a trace node was pledged (see ``trtllm.step``), empty elsewhere.
     stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s,
-        lockstep_pad: time of the part shared by DP ranks, by tokens per rank; tokens that the fullest rank's batch is
-        padded to.
-    event_heap (W,). counters (COUNTERS,).
-    gaps (BINS,): inter-token latencies (see ``gaps``).
-    log_steps, log_entries, log_lost: the log, empty where it is off; lost are preempted or retracted requests.
-    log_outputs: beside log_entries, with drafted tokens alone.
+        overlap_s: time of the part shared by DP ranks, by tokens per rank, and what two halves of equal batches add.
+        lockstep_pad: tokens that the fullest rank's batch is padded to.
+    event_heap (W,). counters (COUNTERS,). gaps (BINS,): inter-token latencies (see ``gaps``).
+    log_steps, log_entries, log_lost (preempted, retracted), log_outputs (drafted tokens): the log, empty where off.
     """
 
     FIELDS: ClassVar[dict[str, Any]] = {
@@ -391,6 +389,7 @@ class Sim(Handle):
         "stage_free_s": Array("f8", 2),
         "shared_s": Array("f8", 1),
         "lockstep_pad": Array("i8", 1),
+        "overlap_s": Array("f8", 2),
         "event_heap": Array("i4", 1),
         "counters": Array("i8", 1),
         "gaps": Array("i8", 1),

@@ -21,6 +21,7 @@ from hisearch.latency.parameters import matrices
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.served_errors import ServedErrors, plain_name, served_errors
 from hisearch.latency.sharding import expert_hidden, moe_layers, shard
+from hisearch.latency.workers.overlap import with_overlap
 from hisearch.latency.workers.roofline import attained_worker, format_warnings
 from hisearch.latency.workers.scaled import SMALL, ScaledWorker
 from hisearch.specs.base import DType
@@ -121,10 +122,15 @@ class ScaledEstimator(ProfileEstimator):
         overhead = self.overhead(priced)
         timed = replace(self.worker(priced), launch_share=overhead.launch_share)
         seconds = with_overhead(timed.tabulate(overhead, *priced.limits), overhead, priced)
+        lockstep = timed.lockstep_table(seconds, overhead, priced.max_tokens)
+        if lockstep is not None and priced.engine.experts.two_batch_overlap:
+            lockstep = with_overlap(
+                lockstep, priced.model, priced.split, timed.routed_s, timed.collectives, self.laws.multiprocessors
+            )
         costs = self.costs(
             priced,
             seconds,
-            lockstep=timed.lockstep_table(seconds, overhead, priced.max_tokens),
+            lockstep=lockstep,
             served=self._served(priced),
             warnings=(
                 *format_warnings(priced.accelerator, priced.model, priced.loaded_dtype),

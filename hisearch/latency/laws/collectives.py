@@ -8,7 +8,7 @@ host, and between the ranks of equal position in all hosts, each over its own po
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from hisearch.latency.priced import AcrossHosts
 from hisearch.latency.sharding import Parallelism, dense_layers, expert_hidden, moe_layers
 from hisearch.specs.machines.laws import CollectiveCurve, CollectiveCurves
 from hisearch.specs.models.model import ModelSpec
+
+#: Bytes of a token to its experts in 8 bits and back in 16, over those of 16 bits.
+SENT_AND_BACK = 1.5
 
 
 def curve_s(curve: CollectiveCurve, payload_bytes: F8) -> F8:
@@ -151,6 +154,10 @@ class Collectives:
         width = expert_hidden(model) / model.hidden_size
         return moe_layers(model) * self.exchanged_s(split, model, width * payload_bytes)
 
+    def tokens_shared_s(self, split: Parallelism, model: ModelSpec, tokens: F8) -> F8:
+        """``shared_s`` of ``tokens`` tokens of each group."""
+        return self.shared_s(split, model, ACTIVATION_BYTES * model.hidden_size * tokens)
+
     def gathered_s(self, split: Parallelism, payload_bytes: F8) -> F8:
         """Every rank gathers the tokens of all groups; the ranks' results are reduce-scattered."""
         total_bytes = payload_bytes * split.attention_data
@@ -160,9 +167,17 @@ class Collectives:
         """A rank's tokens go to the ranks of their experts and come back.
 
         Without curves, two all-to-alls: a copy to each set of ranks with any of a token's experts; choices are even.
+        Between hosts a token crosses once to each other host with any of its experts, in 8 bits, and comes back in 16
+        (DeepEP's normal kernels); ranks of the host pass it on.
         """
         assert model.moe is not None
         chosen = model.moe.experts_per_token
+        if self.hosts is not None and split.stage_ranks > self.hosts.ranks_per_host:
+            within = replace(self, hosts=None)
+            count = split.stage_ranks / self.hosts.ranks_per_host
+            others = sets_reached(count, chosen) * (1.0 - 1.0 / count)
+            crossing = SENT_AND_BACK * others * payload_bytes / split.tensor / self.hosts.bytes_per_s
+            return within.exchanged_s(split, model, payload_bytes) + 2.0 * self.hosts.exchange_s + crossing
         if self.exchange:
             return curve_s(curve_for(self.exchange, split.stage_ranks), payload_bytes / split.tensor * chosen)
         copies = sets_reached(float(split.expert), chosen)

@@ -5,7 +5,8 @@
     arithmetic = min over rows of waves * (work of a tile + wave), both products
     tiles      = groups(rows) * ceil(outputs / 128)
     permute    = load * hidden * 6 / (bandwidth * share)               entries of this rank
-    route      = tokens * k * hidden * 2 / (bandwidth * share)         entries of all ranks, which some kernels sweep
+    route      = tokens * k * hidden * 2 / (bandwidth * share)         entries of all ranks, which some kernels sweep;
+                 of this rank alone where tokens were sent to the ranks of their experts
 
 A rank's work is its ``Routing``: experts ``used``, entries on them (``load``), and the ``groups`` of at most ``rows``
 entries of one expert. In a step, each token draws k of E experts independently, by popularity (``drawn``). A table has
@@ -125,8 +126,12 @@ def moe_s(
     *,
     weight_bytes: float,
     operand_bytes: float,
+    sent: bool = False,
 ) -> F8:
-    """Seconds for each entry of ``tokens`` (at least 1), the layer's tokens before ``routing`` deals them to ranks."""
+    """Seconds for each entry of ``tokens`` (at least 1), the layer's tokens before ``routing`` deals them to ranks.
+
+    ``sent``: whether a rank has its own entries alone.
+    """
     used, load = routing.used, routing.load
     inner = experts.products * experts.width
     moved = used * (1.0 + experts.products) * experts.hidden * experts.width * weight_bytes
@@ -134,7 +139,8 @@ def moe_s(
     memory = moved / (sheet.bytes_per_s * terms.bandwidth)
     permute = load * experts.hidden * PERMUTE_BYTES / (sheet.bytes_per_s * terms.permute_bandwidth)
     arithmetic = _arithmetic_s(terms, sheet, routing, inner, experts)
-    route = tokens * experts.per_token * experts.hidden * ROUTE_BYTES / (sheet.bytes_per_s * terms.route_bandwidth)
+    entries = load if sent else tokens * experts.per_token
+    route = entries * experts.hidden * ROUTE_BYTES / (sheet.bytes_per_s * terms.route_bandwidth)
     seconds = terms.launch_s + permute + route + p_norm(terms.sharpness, memory, arithmetic)
     return corrected(np.asarray(seconds), tokens, terms.tokens, terms.correction)
 

@@ -130,8 +130,7 @@ class RooflineWorker:
     def shared_s(self, tokens: F8) -> F8:
         """The part of ``token_s`` that a stage's attention groups share; ``tokens``: of each group."""
         shared = [op for op in self.token_ops if op.token_groups > 1 or op.name in SHARED_ELEMENTWISE]
-        payload = ACTIVATION_BYTES * self.model.hidden_size * tokens
-        exchanged_s = self.collectives.shared_s(self.split, self.model, payload)
+        exchanged_s = self.collectives.tokens_shared_s(self.split, self.model, tokens)
         return self.scale * (self._operators(shared, tokens) + exchanged_s)
 
     def routed_s(self, tokens: F8) -> F8:

@@ -159,14 +159,13 @@ class ScaledWorker:
 
     def shared_s(self, tokens: F8) -> F8:
         """The part of ``token_s`` that a stage's attention groups share; ``tokens``: of each group."""
-        split = self.part.parallelism
         total = np.zeros_like(tokens)
         for matrix in self.products():
             if not matrix.routed and matrix.token_groups > 1:
                 total += matrix.layers * self.product_s(matrix, tokens * matrix.token_groups)
         if moe_layers(self.model):
             total += moe_layers(self.model) * self.experts_s(tokens)
-        return total + self.collectives.shared_s(split, self.model, ACTIVATION_BYTES * self.model.hidden_size * tokens)
+        return total + self.collectives.tokens_shared_s(self.part.parallelism, self.model, tokens)
 
     def routed_s(self, tokens: F8) -> F8:
         """The routed experts' part of ``token_s``."""
@@ -233,7 +232,7 @@ class ScaledWorker:
         of_layer = tokens * split.attention_data
         seconds = moe_s(
             terms, self.sheet(layout.rate), experts, of_layer, drawn(experts, of_layer),
-            weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes,
+            weight_bytes=layout.weight_bytes, operand_bytes=layout.operand_bytes, sent=split.all_to_all,
         )  # fmt: skip
         return seconds - self._hidden_s(terms.launch_s)
 

@@ -83,6 +83,10 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
         for key in ("engine.chunk_tokens", "engine.max_running_requests"):
             if key in settings:
                 settings[key] = int(settings[key]) // groups
+    if merged.get("moe_a2a_backend") == "deepep":
+        settings["engine.experts.exchange"] = "all_to_all"
+        if merged.get("enable_two_batch_overlap") in (True, "True"):
+            settings["engine.experts.two_batch_overlap"] = True
     if int(settings.get("engine.chunk_tokens", 1)) < 1:
         settings |= {"engine.chunked_prefill": False}
         del settings["engine.chunk_tokens"]

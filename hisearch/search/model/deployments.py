@@ -17,6 +17,7 @@ from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.speculation import DRAFTING_ENGINES
 from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES
 from hisearch.specs.machines.devices import DevicesSpec
+from hisearch.specs.models.experts import ExpertsSpec
 from hisearch.specs.studies.search_space import CacheSpace, RoutingSpace
 
 #: Share of device memory that the engines' documentation starts with.
@@ -206,6 +207,7 @@ def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
     engine = pool.engine
     optional = [
         ("decode_context_parallel", pool.decode_context_parallel, pool.decode_context_parallel > 1),
+        ("experts", engine.experts.label, engine.experts.label != ExpertsSpec().label),
         ("capacity_policy", engine.capacity_policy, engine.name == "trtllm"),
         ("window_pool", engine.swa_full_tokens_ratio, engine.swa_full_tokens_ratio != SWA_FULL_TOKENS_RATIO),
         ("schedule", engine.schedule, engine.schedule != "fcfs"),

@@ -93,6 +93,7 @@ def choices_of(pool: PoolSpec) -> dict[str, object]:
         "devices": pool.devices,
         "formats": (pool.weight_dtype, pool.kv_dtype),
         "speculation": pool.engine.speculation,
+        "experts": pool.engine.experts,
         "limits": (pool.engine.chunk_tokens, pool.engine.max_running_requests, pool.engine.capacity_policy),
         "schedule": pool.engine.schedule,
         "window_pool": pool.engine.swa_full_tokens_ratio,

@@ -115,6 +115,7 @@ class PoolSpec(Strict):
             self.attention_data_parallel,
             self.expert_parallel,
             self.pipeline_parallel,
+            all_to_all=self.engine.experts.exchange == "all_to_all",
             decode_context=self.decode_context_parallel,
         ).under(self.engine.name)
 
@@ -153,6 +154,8 @@ class PoolSpec(Strict):
             raise KeyedError(("engine", "receive_interval"), message)
         if self.decode_context_parallel > 1:
             _check_decode_context(self)
+        if self.engine.experts.exchange == "all_to_all":
+            _check_all_to_all(self)
         _check_decode_tiers(self)
         if self.schedule and self.autoscale is not None:
             raise KeyedError(("autoscale",), "a pool follows its schedule or an autoscaler, not both")
@@ -202,6 +205,33 @@ def _check_decode_context(pool: PoolSpec) -> None:
     }
     for where in (name for name, is_refused in refused.items() if is_refused):
         raise KeyedError((key,), f"{pool.decode_context_parallel} is not simulated {where}")
+
+
+def _check_all_to_all(pool: PoolSpec) -> None:
+    """Refuse splits and settings under which tokens are not sent to their experts.
+
+    SGLang 0.5.23 deals experts to all ranks of a stage then (``arg_groups/moe_hook.py``). Its dense FFNs are whole on
+    every rank, or shared by all (``moe_dense_tp_size``, 1 or ``tp_size``): groups of one rank keep them to themselves.
+
+    Raises:
+        KeyedError: with a key below the pool.
+    """
+    key, split, engine = ("engine", "experts", "exchange"), pool.parallelism, pool.engine
+    if engine.name != "sglang":
+        title = ENGINE_TITLES[engine.name]
+        raise KeyedError(key, f"all_to_all is simulated under SGLang, not {title}")
+    if split.attention_data == 1 or split.tensor > 1 or split.expert != split.stage_ranks:
+        message = (
+            "all_to_all needs attention groups of one rank, and experts on all of them: attention_data_parallel N, "
+            f"expert_parallel N, tensor_parallel 1, not {split}"
+        )
+        raise KeyedError(key, message)
+    if pool.devices is not None:
+        raise KeyedError(key, "all_to_all is not simulated with attached devices")
+    if engine.experts.two_batch_overlap:
+        refused = {"mixed_chunk": engine.mixed_chunk, "drafted tokens": engine.speculation is not None}
+        for what in (name for name, is_refused in refused.items() if is_refused):
+            raise KeyedError(("engine", "experts", "two_batch_overlap"), f"is not simulated with {what}")
 
 
 def _check_decode_tiers(pool: PoolSpec) -> None:

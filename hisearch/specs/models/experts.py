@@ -28,10 +28,28 @@ class ExpertsSpec(Strict):
         description="Copies of the busiest experts in addition to the first, in all: vLLM num_redundant_experts, "
         "SGLang --ep-num-redundant-experts.",
     )
+    exchange: Literal["gather", "all_to_all"] = Field(
+        "gather",
+        description="How tokens of attention groups get to their experts' ranks: gather brings all of them to every "
+        "rank, all_to_all sends each to its own (DeepEP): SGLang --moe-a2a-backend deepep.",
+    )
+    two_batch_overlap: bool = Field(
+        False,
+        description="SGLang --enable-two-batch-overlap: a step runs as two halves, so that the all-to-all of one hides "
+        "behind the computing of the other.",
+    )
     seed: Seed = Field(0, description="Of the draws.")
+
+    @property
+    def label(self) -> str:
+        """How tokens are exchanged, and copies, for people: ``all_to_all in two halves, 32 copies``."""
+        parts = [f"{self.exchange} in two halves" if self.two_batch_overlap else self.exchange]
+        return ", ".join(parts + ([f"{self.redundant} copies"] if self.redundant else []))
 
     @model_validator(mode="after")
     def _check(self) -> ExpertsSpec:
+        if self.two_batch_overlap and self.exchange != "all_to_all":
+            raise KeyedError(("two_batch_overlap",), "only an all-to-all is overlapped; write exchange: all_to_all")
         if self.distribution == "histogram" and sum(self.shares) <= 0:
             raise KeyedError(("shares",), "histogram needs a load above 0")
         if self.distribution != "histogram" and self.shares:

@@ -35,6 +35,7 @@ from hisearch.specs.errors import KeyedError
 from hisearch.specs.machines.devices import DevicesSpec
 from hisearch.specs.machines.hardware import HostSpec, ScopeName
 from hisearch.specs.machines.parallelism import Parallelism
+from hisearch.specs.models.experts import ExpertsSpec
 from hisearch.specs.policies import check_lists, effective, lists_model
 from hisearch.specs.studies.pool_space import PoolsSpace
 
@@ -56,9 +57,7 @@ class ExecutionSpace(Strict):
     expert_parallel: list[Count] = Field(
         default=[1], min_length=1, description="Sets of a stage's ranks that hold different experts."
     )
-    decode_context_parallel: list[Count] = Field(
-        default=[1], min_length=1, description="Ranks of an attention group that share each sequence's KV."
-    )
+    decode_context_parallel: list[Count] = Field([1], min_length=1, description="Ranks that share each sequence's KV.")
     weight_dtypes: list[DType] = Field(
         default_factory=list, description="Formats of the weights; empty: the model's own alone."
     )
@@ -84,6 +83,9 @@ class ExecutionSpace(Strict):
         min_length=1,
         description="vLLM, SGLang: as an Engine's speculation; null for none, which is what TensorRT-LLM has.",
     )
+    experts: list[ExpertsSpec] = Field(
+        default=[ExpertsSpec()], min_length=1, description="As an Engine's experts: load, exchange of tokens, copies."
+    )
     versions: dict[EngineName, str] = Field(
         default_factory=dict,
         description="Release of an engine that runs, as its version; the newest known where absent.",
@@ -105,16 +107,9 @@ class ExecutionSpace(Strict):
     @property
     def splits(self) -> list[Parallelism]:
         """Every combination of the degrees, in the order of the lists."""
-        return [
-            Parallelism(tensor, groups, experts, stages, decode_context=context)
-            for tensor, groups, experts, stages, context in itertools.product(
-                self.tensor_parallel,
-                self.attention_data_parallel,
-                self.expert_parallel,
-                self.pipeline_parallel,
-                self.decode_context_parallel,
-            )
-        ]
+        degrees = (self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel)
+        splits = itertools.product(*degrees, self.decode_context_parallel)
+        return [Parallelism(*split, decode_context=context) for *split, context in splits]
 
     def speculations(self, engine: EngineName) -> list[SpeculationSpec | None]:
         """What drafts an engine's tokens; ``[None]`` where they are not simulated."""
@@ -139,6 +134,8 @@ class ExecutionSpace(Strict):
         if engine == "trtllm":
             lists["capacity_policy"] = list(self.capacity_policies)
         lists["schedule"] = self.schedules_of(engine)
+        if self.experts != [ExpertsSpec()]:
+            lists["experts"] = list(self.experts)
         if has_window_pool:
             lists["swa_full_tokens_ratio"] = self.swa_full_tokens_ratios
         release = {"name": engine, "version": self.versions.get(engine, "")}
