@@ -108,11 +108,11 @@ def test_the_engine_keeps_as_many_tokens(title: str, name: str, tensor: int, ran
 )
 def test_capacity_is_that_of_all_ranks(ranks: int, page: int, engine: str) -> None:
     """As many blocks, each of as many tokens as ranks hold; a rank's bytes do not change."""
-    one = memory("deepseek-v3", Parallelism(8), page_tokens=page, engine=engine)
+    alone = memory("deepseek-v3", Parallelism(8), page_tokens=page, engine=engine)
     shared = memory("deepseek-v3", Parallelism(8, decode_context=ranks), page_tokens=page, engine=engine)
-    assert shared.kv_capacity_tokens == ranks * one.kv_capacity_tokens
-    assert shared.kv_bytes == one.kv_bytes
-    assert shared.weights_bytes == one.weights_bytes
+    assert shared.kv_capacity_tokens == ranks * alone.kv_capacity_tokens
+    assert shared.kv_bytes == alone.kv_bytes
+    assert shared.weights_bytes == alone.weights_bytes
 
 
 def exchange(name: str, ranks: int, engine: str = "vllm") -> ContextExchange:

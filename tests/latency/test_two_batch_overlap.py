@@ -74,11 +74,12 @@ def gain(groups: int, tokens: int, *, prompts: bool) -> float:
     return float(one_batch_s / (one_batch_s + costs.lockstep.overlap_s[int(prompts), tokens])) - 1.0
 
 
-def test_the_published_gain_is_met() -> None:
-    """LMSYS (2025-05-05, 96 H100): 27 to 35 % in prefill on 32 GPUs; decodes on 72 gain from 64 to 128 requests on."""
-    assert 0.18 < gain(32, 8192, prompts=True) < 0.35
-    assert gain(72, 16, prompts=False) < 0.0
-    assert 0.2 < gain(72, 128, prompts=False) < 0.4
+def test_the_published_gains() -> None:
+    """LMSYS (2025-05-05, 96 H100): 27 to 35 % of prompts on 32 GPUs; on 72, decodes lose 27 % at 32 each, where they
+    gain 25.5 % at 256. Docs state how far off the law is."""
+    assert gain(32, 8192, prompts=True) == pytest.approx(0.31, abs=0.09)
+    assert gain(72, 32, prompts=False) == pytest.approx(-0.27, abs=0.2)
+    assert gain(72, 256, prompts=False) == pytest.approx(0.255, abs=0.11)
 
 
 def pool(**settings: Any) -> PoolSpec:

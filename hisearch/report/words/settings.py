@@ -8,7 +8,6 @@ from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.engine_settings import SWA_FULL_TOKENS_RATIO
 from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES, KV_CONNECTORS
-from hisearch.specs.models.experts import ExpertsSpec
 
 NOT_USED = "not used"
 NO_ROUTER = "none needed"
@@ -69,7 +68,7 @@ def _pool_settings(pool: PoolSpec) -> dict[str, Value]:
         "running requests": engine.max_running_requests,
         "capacity policy": engine.capacity_policy if engine.name == "trtllm" else NOT_USED,
         "queue order": engine.schedule if engine.schedule != "fcfs" else NOT_USED,
-        "experts": engine.experts.label if engine.experts != ExpertsSpec() else NOT_USED,
+        "experts": engine.experts.label or NOT_USED,
         "drafted tokens": engine.speculation.label if engine.speculation is not None else NOT_USED,
         "KV page (tokens)": engine.page_size,
         "prefix caching": "on" if engine.prefix_caching else "off",

@@ -17,7 +17,6 @@ from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.speculation import DRAFTING_ENGINES
 from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES
 from hisearch.specs.machines.devices import DevicesSpec
-from hisearch.specs.models.experts import ExpertsSpec
 from hisearch.specs.studies.search_space import CacheSpace, RoutingSpace
 
 #: Share of device memory that the engines' documentation starts with.
@@ -57,9 +56,8 @@ def configs_most_promising_first(space: RoutingSpace) -> list[RouterSpec]:
 
 def deployment_of(model: str, profile: str, pool: PoolSpec, replicas: int, router: RouterSpec) -> DeploymentSpec:
     """``replicas`` workers of a pool behind a router."""
-    return DeploymentSpec(
-        model=model, pools=[pool.model_copy(update={"replicas": replicas})], router=router, profile=profile
-    )
+    pools = [pool.model_copy(update={"replicas": replicas})]
+    return DeploymentSpec(model=model, pools=pools, router=router, profile=profile)
 
 
 def with_cache(deployment: DeploymentSpec, *, memory_fraction: float, choice: TierChoice) -> DeploymentSpec:
@@ -207,7 +205,7 @@ def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
     engine = pool.engine
     optional = [
         ("decode_context_parallel", pool.decode_context_parallel, pool.decode_context_parallel > 1),
-        ("experts", engine.experts.label, engine.experts.label != ExpertsSpec().label),
+        ("experts", engine.experts.label, engine.experts.label),
         ("capacity_policy", engine.capacity_policy, engine.name == "trtllm"),
         ("window_pool", engine.swa_full_tokens_ratio, engine.swa_full_tokens_ratio != SWA_FULL_TOKENS_RATIO),
         ("schedule", engine.schedule, engine.schedule != "fcfs"),
@@ -271,8 +269,7 @@ def format_devices(spec: DevicesSpec) -> str:
         parts.append(spec.mapping)
     parts += [spec.schedule] if spec.schedule != "serial" else []
     parts += ["attention by request"] if spec.attention == "by_request" else []
-    if spec.attention_ffn is not None:
-        split = spec.attention_ffn
+    if (split := spec.attention_ffn) is not None:
         parts.append(f"{split.attention} attention : {split.ffn} FFN in {split.micro_batches} micro-batches")
     if spec.experts is not None and spec.experts.offload is None:
         parts.append(f"experts {spec.experts.routing.kind}, {spec.experts.placement}, {spec.experts.replicas} replicas")

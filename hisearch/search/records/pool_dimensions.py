@@ -12,7 +12,6 @@ from typing import Any
 from hisearch.search.model.deployments import OWN_WEIGHT_DTYPE, router_configs
 from hisearch.search.model.routing_configs import decode_routers, mixed_routing
 from hisearch.specs.deployments.engine_settings import SWA_FULL_TOKENS_RATIO
-from hisearch.specs.models.experts import ExpertsSpec
 from hisearch.specs.studies.pool_space import SideSpace
 from hisearch.specs.studies.search_space import SearchSpaceSpec
 
@@ -73,7 +72,7 @@ def _of_a_pool(space: SearchSpaceSpec, side: SideSpace, start: str) -> list[dict
     if "sglang" in execution.engines:
         rows += [{start + "window_pool": r} for r in execution.swa_full_tokens_ratios if r != SWA_FULL_TOKENS_RATIO]
     rows += [{start + "schedule": name} for name in execution.schedules if name != "fcfs"]
-    rows += [{start + "experts": e.label} for e in execution.experts if e.label != ExpertsSpec().label]
+    rows += [{start + "experts": e.label} for e in execution.experts if e.label]
     rows += [{start + "speculation": drafts.label} for drafts in execution.speculation if drafts is not None]
     rows += [{start + "kv_dtype": name} for name in execution.kv_dtypes]
     return [*rows, {start + "replicas": side_lists.get("max_replicas", execution.max_replicas)}]

@@ -42,8 +42,8 @@ class ExpertsSpec(Strict):
 
     @property
     def label(self) -> str:
-        """How tokens are exchanged, and copies, for people: ``all_to_all in two halves, 32 copies``."""
-        parts = [f"{self.exchange} in two halves" if self.two_batch_overlap else self.exchange]
+        """What differs from a gather without copies, for people: ``all-to-all in two halves, 32 copies``, or ""."""
+        parts = ["all-to-all" + " in two halves" * self.two_batch_overlap] if self.exchange == "all_to_all" else []
         return ", ".join(parts + ([f"{self.redundant} copies"] if self.redundant else []))
 
     @model_validator(mode="after")
