@@ -109,7 +109,7 @@ class ExecutionSpace(Strict):
         """Every combination of the degrees, in the order of the lists."""
         degrees = (self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel)
         splits = itertools.product(*degrees, self.decode_context_parallel)
-        return [Parallelism(*split, decode_context=context) for *split, context in splits]
+        return [Parallelism(tp, dp, ep, pp, decode_context=shared) for tp, dp, ep, pp, shared in splits]
 
     def speculations(self, engine: EngineName) -> list[SpeculationSpec | None]:
         """What drafts an engine's tokens; ``[None]`` where they are not simulated."""
