@@ -70,11 +70,11 @@ def _pool(facts: Facts, accelerator: str) -> dict[str, Any]:
         engine["version"] = facts.version
     pool: dict[str, Any] = {"accelerator": accelerator, "engine": engine}
     for key, value in facts.settings.items():
-        section, dot, name = key.partition(".")
-        if dot:
-            engine[name] = value
-        else:
-            pool[section] = value
+        *sections, name = key.split(".")
+        section = pool
+        for inner in sections:
+            section = section.setdefault(inner, {})
+        section[name] = value
     if facts.speculation is not None:
         engine["speculation"] = dict(facts.speculation)
     return pool

@@ -19,7 +19,8 @@ H200 = CATALOGUE.get("Accelerator", "h200").spec
 DEGREES = {
     "sglang": {
         "--tp-size", "--pp-size", "--dp-size", "--enable-dp-attention", "--attn-dp-size", "--ep-size", "--dcp-size",
-        "--dcp-comm-backend", "--attention-backend",
+        "--dcp-comm-backend", "--attention-backend", "--moe-a2a-backend", "--moe-dense-tp-size",
+        "--enable-two-batch-overlap",
     },
     "vllm": {
         "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size", "--enable-expert-parallel",
@@ -31,6 +32,7 @@ DEGREES = {
 
 def launch(engine: str, version: str = "", **degrees: Any) -> Launch:
     settings = {"name": engine, "version": version, "max_running_requests": 32, "chunk_tokens": 1024}
+    settings["experts"] = degrees.pop("experts", {})
     pool = PoolSpec.model_validate({"accelerator": "h200", "engine": settings, **degrees})
     return Launch(pool, MODEL, H200, 100_000)
 
@@ -111,3 +113,15 @@ def test_ranks_that_share_each_sequence_s_kv() -> None:
     assert flags["--max-total-tokens"] == "25000"
     blocks = dict(pair for pair in engine_flags(launch("vllm", **degrees)) if len(pair) == 2)
     assert int(blocks["--num-gpu-blocks-override"]) == 100_000 // (4 * int(blocks["--block-size"]))
+
+
+def test_tokens_that_are_sent_to_their_experts() -> None:
+    experts = {"exchange": "all_to_all", "two_batch_overlap": True}
+    degrees = {"attention_data_parallel": 8, "expert_parallel": 8}
+    expected = {
+        "--tp-size": "8", "--attn-dp-size": "8", "--ep-size": "8", "--moe-a2a-backend": "deepep",
+        "--moe-dense-tp-size": "1", "--enable-two-batch-overlap": None,
+    }  # fmt: skip
+    assert emitted_flags("sglang", **degrees, experts=experts) == expected
+    del expected["--enable-two-batch-overlap"]
+    assert emitted_flags("sglang", **degrees, experts={"exchange": "all_to_all"}) == expected

@@ -53,6 +53,16 @@ def test_the_study_states_what_was_asked() -> None:
     assert "5 requests/s, Poisson; 1,000 tokens in, 200 out" in made.resolved.document.description
 
 
+@pytest.mark.parametrize(
+    ("model", "degrees"),
+    [("deepseek-v3", [1, 2, 4, 8]), ("qwen3-30b-a3b", [1, 2]), ("qwen3-32b", [1]), ("gpt-oss-120b", [1])],
+)
+def test_ranks_share_kv_where_they_would_hold_copies(model: str, degrees: list[int]) -> None:
+    execution = asked(model=model).resolved.space.spec.execution
+    assert execution.decode_context_parallel == degrees
+    assert asked(model=model, engine=("trtllm",)).resolved.space.spec.execution.decode_context_parallel == [1]
+
+
 def test_its_text_is_read_from_any_folder_as_the_same_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = study_from_question(QUESTION, overrides=["spec.budget.simulations=5"])
     (tmp_path / "kept.yaml").write_text(made.text)
