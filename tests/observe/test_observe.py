@@ -224,20 +224,20 @@ def test_sglang_is_read_from_its_server_info() -> None:
 def test_sglang_tells_how_tokens_get_to_experts_and_who_shares_kv() -> None:
     experts = {"moe_a2a_backend": "deepep", "enable_two_batch_overlap": True, "tp_size": 8, "ep_size": 8}
     text = SGLANG.replace("PROMPT", "9").replace("CACHED", "1").replace("REQUESTS", "9")
-    for told, pool in (
+    for stated, pool in (
         (experts | {"attn_dp_size": 8}, {"expert_parallel": 8, "attention_data_parallel": 8}),
         (
             {"tp_size": 8, "dcp_size": 4, "attn_dp_size": 1, "enable_dp_attention": False},
             {"decode_context_parallel": 4},
         ),
     ):
-        info = json.dumps(SGLANG_INFO | told)
+        info = json.dumps(SGLANG_INFO | stated)
         seen = watched({"/metrics": [text] * 3, "/server_info": [info]}, 0.2, model="deepseek-v3", accelerator="h200")
         assert seen.deployment is not None
         observed = seen.deployment["pools"][0]
         assert pool.items() <= observed.items()
         overlaps = observed["engine"].get("experts", {}).get("two_batch_overlap", False)
-        assert overlaps == ("moe_a2a_backend" in told)
+        assert overlaps == ("moe_a2a_backend" in stated)
 
 
 def test_tensorrt_llm_tells_its_steps(tmp_path: Path) -> None:
