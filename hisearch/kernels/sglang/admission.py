@@ -11,7 +11,7 @@ from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import components as cl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
-from hisearch.kernels.sglang import memory, running
+from hisearch.kernels.sglang import fair_share, memory, running
 from hisearch.kernels.sglang.components import state_requests, window_requests
 from hisearch.kernels.sglang.memory import CLIP_OUTPUT_TOKENS
 from hisearch.kernels.traffic import lists
@@ -125,6 +125,8 @@ def verdict(sim, w):
 @kernel
 def _admit(sim, w, r, now, hit_tokens, loaded, extend, tokens, complete):
     """Dequeue ``r`` and put ``extend`` of its tokens, from ``computed`` on, into the batch (see ``_add``)."""
+    if sim.config.counts_service:
+        fair_share.admit(sim, w, r)
     lists.note_scheduled(sim, r, now, hit_tokens, loaded)
     lists.stop_waiting(sim, w, r)
     if sim.tiers.storage and sim.config.fetches_by_hits:

@@ -72,17 +72,37 @@ def wait_first(sim, w, r):
 
 
 @kernel
+def goes_by_urgency(sim):
+    """Whether vLLM's queue goes by urgency, not by arrival alone."""
+    return sim.config.schedule == la.PRIORITY or sim.config.schedule == la.EDF
+
+
+@kernel
+def deadline_s(sim, r):
+    """When the first token of ``r`` is due: its arrival and the TTFT target of its priority; the last holds beyond."""
+    targets_s = sim.ttft_targets_s
+    return sim.requests[r].arrival_s + targets_s[min(sim.trace.priority[r], targets_s.shape[0] - 1)]
+
+
+@kernel
+def urgency(sim, r):
+    """What is lowest for the most urgent: the priority value, or the deadline."""
+    return deadline_s(sim, r) if sim.config.schedule == la.EDF else float(sim.trace.priority[r])
+
+
+@kernel
 def wait_by_urgency(sim, w, r):
-    """Queue ``r`` by (priority, arrival, index); a lower priority value goes first."""
+    """Queue ``r`` by (urgency, arrival, index), the lowest first."""
     requests = sim.requests
-    priority = sim.trace.priority
     worker = sim.workers[w]
+    mine = urgency(sim, r)
     before = worker.waiting_tail
     while before >= 0:
         later = requests[before].arrival_s > requests[r].arrival_s
         if requests[before].arrival_s == requests[r].arrival_s:
             later = before > r
-        if priority[before] < priority[r] or (priority[before] == priority[r] and not later):
+        theirs = urgency(sim, before)
+        if theirs < mine or (theirs == mine and not later):
             break
         before = requests[before].prev
     wait_after(sim, w, before, r)

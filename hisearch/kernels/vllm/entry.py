@@ -324,7 +324,7 @@ def enqueue(sim, w, r):
     sim.requests[r].node = sim.workers[w].cache_id
     sim.requests[r].redirect = -1
     sim.requests[r].mark = -1
-    if sim.config.schedule == la.PRIORITY:
+    if lists.goes_by_urgency(sim):
         lists.wait_by_urgency(sim, w, r)
     else:
         lists.wait_last(sim, w, r)

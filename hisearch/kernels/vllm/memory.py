@@ -367,7 +367,7 @@ def wait_again(sim, w, r):
     if worker.futile > la.FUTILE_PREEMPTIONS * sim.config.max_running:
         sim.counters[la.FAULT] = la.STUCK
     log.lost(sim, r)
-    if sim.config.schedule == la.PRIORITY:
+    if lists.goes_by_urgency(sim):
         lists.wait_by_urgency(sim, w, r)
     else:
         lists.wait_first(sim, w, r)

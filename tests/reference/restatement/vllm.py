@@ -8,6 +8,7 @@ it when the outstanding batches have run. A token *in flight* is being made by a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,6 +47,7 @@ class VllmConfig:
         long_prefill_token_threshold_adaptive: at least an equal share of max_tokens for each request.
         scheduler_reserve_full_isl: admission needs free blocks for all known tokens, not only for the first chunk.
         policy: ``fcfs`` or ``priority``.
+        ttft_targets_s: with the latter, where deadlines stand in place of priority values: by priority, None for none.
         async_scheduling: a batch is formed while the one before it runs.
         watermark: share of all blocks that admission leaves free while something runs.
         rules: names of the dated rules that hold; the newest modelled release's by default.
@@ -61,9 +63,17 @@ class VllmConfig:
     long_prefill_token_threshold_adaptive: bool = False
     scheduler_reserve_full_isl: bool = True
     policy: Literal["fcfs", "priority"] = "fcfs"
+    ttft_targets_s: tuple[float | None, ...] = ()
     async_scheduling: bool = False
     watermark: float = 0.0
     rules: frozenset[str] = rules_of("vllm")
+
+    def rank(self, request: Request) -> float:
+        """What is lowest for the most urgent: its priority value, or its deadline."""
+        if not self.ttft_targets_s:
+            return request.priority
+        target_s = self.ttft_targets_s[min(request.priority, len(self.ttft_targets_s) - 1)]
+        return math.inf if target_s is None else request.arrival_s + target_s
 
     @classmethod
     def from_recording(cls, config: dict[str, Any], version: str = "") -> VllmConfig:
@@ -162,7 +172,7 @@ class VllmWorker:
 
     def receive(self, request: Request) -> None:
         """Queue a request; call in order of (arrival, id)."""
-        live = LiveRequest(request)
+        live = LiveRequest(request, rank=self.config.rank(request))
         if self.config.policy == "priority":
             self._insert_by_urgency(live)
         else:
@@ -398,7 +408,7 @@ class VllmWorker:
         if self.config.policy == "fcfs":
             return self.running[-1]
         # max() keeps the first of equals: the one nearest the front
-        return max(self.running, key=lambda live: (live.request.priority, live.request.arrival_s))
+        return max(self.running, key=lambda live: (live.rank, live.request.arrival_s))
 
     def _preempt(self, victim: LiveRequest) -> None:
         self.running.remove(victim)
