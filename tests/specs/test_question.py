@@ -265,9 +265,9 @@ def test_a_class_of_few_requests_asks_for_a_longer_trace() -> None:
 
 def test_a_class_that_all_are_of_is_the_question_without_classes() -> None:
     """The same draws but for names of streams: lengths without a spread, arrivals of one process."""
-    same, one = traffic(spread=0.0), traffic(spread=0.0, classes=(parse_class("all: 100%"),))
-    np.testing.assert_array_equal(same.arrival_s, one.arrival_s)
-    np.testing.assert_array_equal(same.input_tokens, one.input_tokens)
+    same, classed = traffic(spread=0.0), traffic(spread=0.0, classes=(parse_class("all: 100%"),))
+    np.testing.assert_array_equal(same.arrival_s, classed.arrival_s)
+    np.testing.assert_array_equal(same.input_tokens, classed.input_tokens)
 
 
 @pytest.mark.parametrize(
