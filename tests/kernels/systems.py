@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
 from hisearch.base.engine_rules import MODELLED
-from hisearch.base.policies import ADMISSIONS, ROUTERS, Parameter
+from hisearch.base.policies import ADMISSIONS, QUEUE_ORDERS, ROUTERS, Parameter
 from hisearch.latency.costs import CompiledCosts, LateCosts, StepCosts
 from hisearch.latency.knots import knots_up_to
 from hisearch.latency.step_cost import law_costs, step_seconds
@@ -313,6 +313,7 @@ def vllm_config(engine: EngineSpec, capacity_tokens: int) -> vllm.VllmConfig:
         long_prefill_token_threshold_adaptive=engine.long_prefill_adaptive,
         scheduler_reserve_full_isl=engine.reserve_full_prompt,
         policy="priority" if engine.schedule in ("priority", "edf") else "fcfs",
+        fair=engine.schedule if QUEUE_ORDERS[engine.schedule].counts_service else "",
         ttft_targets_s=tuple(engine.ttft_targets_s),
         async_scheduling=engine.overlap,
         watermark=engine.watermark,
@@ -475,7 +476,11 @@ def engine_of(**stated: Any) -> EngineSpec:
     return EngineSpec(**stated, ttft_targets_s=list(TARGETS_S) if stated["schedule"] == "edf" else [])
 
 
-def vllm_engines() -> st.SearchStrategy[EngineSpec]:
+#: Of vLLM with every connector.
+ANYWHERE = ("fcfs", "fcfs", "priority", "edf")
+
+
+def vllm_engines(schedules: Sequence[str] = ANYWHERE) -> st.SearchStrategy[EngineSpec]:
     """vLLM's settings."""
     return st.builds(
         engine_of,
@@ -485,7 +490,7 @@ def vllm_engines() -> st.SearchStrategy[EngineSpec]:
         chunk_tokens=st.sampled_from([16, 64, 256]),
         prefix_caching=st.sampled_from([True, True, True, False]),
         overlap=st.booleans(),
-        schedule=st.sampled_from(["fcfs", "fcfs", "priority", "edf"]),
+        schedule=st.sampled_from(schedules),
         chunked_prefill=st.sampled_from([True, True, True, False]),
         long_prefill_tokens=st.sampled_from([0, 0, 5, 24]),
         long_prefill_adaptive=st.booleans(),

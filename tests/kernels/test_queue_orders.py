@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.base.policies import QUEUE_ORDERS
-from hisearch.kernels.layout import sim as la
+from hisearch.latency.device_memory.kv_groups import kv_groups_of
+from hisearch.latency.sharding import InvalidParallelism
 from hisearch.simulate import Result
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.pool import PoolSpec
+from hisearch.specs.documents.catalogue import Catalogue
 from tests.kernels.systems import (
     TARGETS_S,
     System,
@@ -37,10 +39,11 @@ def ordered_by(engine: EngineSpec, schedule: str) -> EngineSpec:
     return engine_of(**engine.model_dump(exclude_unset=True, exclude={"ttft_targets_s"}) | {"schedule": schedule})
 
 
+@pytest.mark.parametrize("engines", [vllm_engines(), sglang_engines(version=None)], ids=["vllm", "sglang"])
 @pytest.mark.parametrize("schedule", ["edf", *FAIR])
-def test_an_order_equals_its_reference(schedule: str) -> None:
+def test_an_order_equals_its_reference(schedule: str, engines: st.SearchStrategy[EngineSpec]) -> None:
     @examples(150)
-    @given(system=systems(sglang_engines(version=None), repeats=True), workers=st.integers(1, 2))
+    @given(system=systems(engines, repeats=True), workers=st.integers(1, 2))
     def check(system: System, workers: int) -> None:
         system = replace(system, engine=ordered_by(system.engine, schedule), workers=workers)
         _assert_same_without_log(system, _assert_equal(system))
@@ -48,10 +51,11 @@ def test_an_order_equals_its_reference(schedule: str) -> None:
     check()
 
 
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
 @pytest.mark.parametrize("schedule", ["edf", *FAIR])
-def test_an_order_equals_its_reference_where_requests_are_retracted(schedule: str) -> None:
+def test_an_order_equals_its_reference_where_requests_are_preempted(schedule: str, name: str) -> None:
     @examples(100)
-    @given(system=crowded("sglang"))
+    @given(system=crowded(name))
     def check(system: System) -> None:
         _assert_equal(replace(system, engine=ordered_by(system.engine, schedule)))
 
@@ -71,8 +75,7 @@ def flooded(schedule: str) -> st.SearchStrategy[System]:
         seed=st.integers(0, 1 << 20),
         engine=st.builds(
             engine_of,
-            name=st.just("sglang"),
-            version=st.just("0.5.23"),
+            name=st.sampled_from(["vllm", "sglang"]),
             schedule=st.just(schedule),
             page_tokens=st.sampled_from([1, 4]),
             max_running_requests=st.sampled_from([1, 4, 16]),
@@ -97,15 +100,14 @@ def service_by_step(system: System, result: Result) -> tuple[np.ndarray, np.ndar
     total = np.zeros(len(tenants), np.int64)
     came, scheduled = np.zeros(len(trace.arrival_s), bool), np.zeros(len(trace.arrival_s), bool)
     for k in range(steps):
-        decodes = log.steps[k]["kind"] == la.DECODE_STEP
         came |= result.requests.arrival_s <= log.steps[k]["scheduled_s"]
-        for r in log.batch(k)["request"].tolist():
+        for r, computed in log.batch(k)[["request", "computed"]].tolist():
             place = int(np.searchsorted(tenants, trace.tenant[r]))
-            if decodes:
-                total[place] += 2
-            elif not scheduled[r]:
+            if not scheduled[r]:
                 scheduled[r] = True
                 total[place] += int(trace.input_tokens[r]) + 2
+            elif computed >= trace.input_tokens[r]:
+                total[place] += 2
         service[k] = total
         for place, tenant in enumerate(tenants.tolist()):
             waiting[k, place] = (came & ~scheduled & (trace.tenant == tenant)).any()
@@ -155,10 +157,11 @@ def test_arrival_keeps_no_such_bound() -> None:
     assert largest_difference(service, waiting) > 2 * bound_of(system)
 
 
+@pytest.mark.parametrize("engines", [vllm_engines(), sglang_engines(version=None)], ids=["vllm", "sglang"])
 @pytest.mark.parametrize("schedule", FAIR)
-def test_a_tenant_by_itself_is_served_by_arrival(schedule: str) -> None:
+def test_a_tenant_by_itself_is_served_by_arrival(schedule: str, engines: st.SearchStrategy[EngineSpec]) -> None:
     @examples(60)
-    @given(system=systems(sglang_engines(version=None), repeats=True))
+    @given(system=systems(engines, repeats=True))
     def check(system: System) -> None:
         arrays = system.trace.arrays
         rows = []
@@ -212,9 +215,24 @@ def test_what_an_order_needs_is_asked_for() -> None:
         EngineSpec(**vllm, ttft_targets_s=[1.0])
     with pytest.raises(ValueError, match="no priority has a target"):
         EngineSpec(**vllm, schedule="edf", ttft_targets_s=[None])
-    with pytest.raises(ValueError, match="vllm has no schedule vtc; known: fcfs, edf, priority"):
-        EngineSpec(**vllm, schedule="vtc")
+    with pytest.raises(ValueError, match="trtllm has no schedule vtc; known: fcfs"):
+        EngineSpec(name="trtllm", schedule="vtc")
     with pytest.raises(ValueError, match="counts a worker's own service; simulated without pipeline_parallel"):
         PoolSpec.model_validate(
             {"accelerator": "h100-sxm", "pipeline_parallel": 2, "engine": {"name": "sglang", "schedule": "vtc"}}
+        )
+    with pytest.raises(ValueError, match="simulated without cache tiers under vLLM"):
+        PoolSpec.model_validate(
+            {
+                "accelerator": "h100-sxm",
+                "engine": {"name": "vllm", "schedule": "deficit"},
+                "tiers": [{"medium": "ddr5", "gib": 100}],
+            }
+        )
+    windows = Catalogue().get("Model", "gpt-oss-20b").spec
+    with pytest.raises(InvalidParallelism, match="not simulated under vLLM for models with several groups"):
+        kv_groups_of(
+            PoolSpec.model_validate({"accelerator": "h100-sxm", "engine": {"name": "vllm", "schedule": "vtc"}}),
+            windows,
+            Catalogue().get("Accelerator", "h100-sxm").spec,
         )

@@ -96,7 +96,7 @@ QUEUED = np.dtype(
     align=True,
 )
 
-#: A tenant on a worker, where the order of the queue counts service (see ``sglang.fair_share``).
+#: A tenant on a worker, where the order of the queue counts service (see ``traffic.fair_share``).
 TENANT = np.dtype(
     [
         ("charged", "i8"),  # its counter, less 2 per decoding request and tick of the worker's clock

@@ -288,7 +288,7 @@ class Sim(Handle):
         prompts they compute, in rows 2 w + serial of the step mod 2.
     ends (2 W, max_running + 1): SGLang without radix cache: tokens left and held of requests, by tokens left; scratch.
     queue_order (2, N): requests of the waiting queue being sorted; scratch. shuffle_rng (W,): streams of random orders.
-    tenants (W, tenants): see ``sglang.fair_share``. ttft_targets_s: by priority; both of one place where not used.
+    tenants (W, tenants): see ``traffic.fair_share``. ttft_targets_s: by priority; both of one place where not used.
     pinned (N,): 1 where the client has the engine ignore end-of-sequence tokens, as benchmarks do.
     ends_by_limit (N,): 1 where an output ends by its declared limit, which the engine sees one step ahead.
     accepted (drafted tokens,): probability that the first 1, 2, … drafted tokens are all accepted; of length 1 where

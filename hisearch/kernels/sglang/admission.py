@@ -11,10 +11,10 @@ from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import components as cl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
-from hisearch.kernels.sglang import fair_share, memory, running
+from hisearch.kernels.sglang import memory, running
 from hisearch.kernels.sglang.components import state_requests, window_requests
 from hisearch.kernels.sglang.memory import CLIP_OUTPUT_TOKENS
-from hisearch.kernels.traffic import lists
+from hisearch.kernels.traffic import fair_share, lists
 
 # Verdicts: go on; memory is short, so that the batch is marked full; a budget of the pass is used up.
 # PASS_OVER: the request is looked up in storage again.

@@ -21,12 +21,12 @@ from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import decode as sglang_decode
-from hisearch.kernels.sglang import fair_share, gaps, idle, inbox, memory, order, running
+from hisearch.kernels.sglang import gaps, idle, inbox, memory, order, running
 from hisearch.kernels.sglang import log as step_log
 from hisearch.kernels.sglang.components import unified
 from hisearch.kernels.sglang.decode import initial_ratio
 from hisearch.kernels.sglang.prefill import form_prefill
-from hisearch.kernels.traffic import heaps, lists
+from hisearch.kernels.traffic import fair_share, heaps, lists
 
 
 @kernel

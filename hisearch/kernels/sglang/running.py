@@ -27,7 +27,7 @@ from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
-from hisearch.kernels.sglang import drafted, fair_share, gaps, memory
+from hisearch.kernels.sglang import drafted, gaps, memory
 from hisearch.kernels.sglang.components import state_requests, window_requests
 from hisearch.kernels.sglang.memory import CLIP_OUTPUT_TOKENS
 from hisearch.kernels.traffic import heaps, lists
@@ -178,8 +178,6 @@ def leave(sim, w, r):
         _count_capped(sim, w, r, -1)
     else:
         _count_horizon(sim, w, r, -1)
-    if sim.config.counts_service:
-        fair_share.leave_decode(sim, w, r)
     lists.leave_decode(sim, w, r)
 
 
@@ -283,8 +281,6 @@ def _join(sim, w, r, first):
         lists.run_last(sim, w, r)
         lists.number(sim, w, r)
     lists.join_decode(sim, w, r)
-    if sim.config.counts_service:
-        fair_share.join_decode(sim, w, r)
     gaps.joined(sim, w, r)
     _reserve(sim, w, r)
 

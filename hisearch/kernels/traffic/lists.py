@@ -6,7 +6,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import flow, heaps, kv_transfer
+from hisearch.kernels.traffic import fair_share, flow, heaps, kv_transfer
 
 _insert, _remove = linked_list()
 
@@ -179,6 +179,8 @@ def decoded_tokens(sim, w, r):
 @kernel
 def join_decode(sim, w, r):
     """``r``, whose newest token was just sampled, decodes from the next step on."""
+    if sim.config.counts_service:
+        fair_share.join_decode(sim, w, r)
     worker = sim.workers[w]
     request = sim.requests[r]
     request.finish_clock = worker.clock + sim.trace.output_tokens[r] - request.generated
@@ -196,6 +198,8 @@ def join_decode(sim, w, r):
 @kernel
 def leave_decode(sim, w, r):
     """``r`` no longer decodes; its ``generated`` and ``computed`` are brought up to date."""
+    if sim.config.counts_service:
+        fair_share.leave_decode(sim, w, r)
     worker = sim.workers[w]
     request = sim.requests[r]
     request.generated = generated_tokens(sim, w, r)

@@ -121,7 +121,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         balance_wait_steps=engine.attention_dp_batching_wait_iters,
         mixed_chunk=engine.mixed_chunk and engine.chunked_prefill,
         receive_interval=engine.receive_interval,
-        counts_service=engine.name == "sglang" and role != fl.DECODE and QUEUE_ORDERS[engine.schedule].counts_service,
+        counts_service=role != fl.DECODE and QUEUE_ORDERS[engine.schedule].counts_service,
         shared_outputs=0,
         log=0,
         **_rules(plan),
@@ -239,18 +239,20 @@ def _tree_records(plan: WorkerPlan, config: Any, searched_trees: int) -> Any:
 
 
 def _queue_arrays(plan: WorkerPlan, config: Any, nodes: int, trace: TraceArrays, *, ends: bool) -> dict[str, Any]:
-    """Arrays by which SGLang orders its queue and forms its batches; of one place where the engine has no use for them.
+    """Arrays that order a queue, and of which SGLang forms batches; of one place where the engine has no use for them.
 
     nodes: of all trees. trace: the requests. ends: requests may end within a step, without a cache to keep them.
     """
     workers, radix, count = int(config.workers), _has_radix_cache(config), len(trace.arrival_s)
     order = QUEUE_ORDERS[plan.engine.schedule]
     # With storage the queue keeps its order between passes that sort it (see ``sglang.order``).
-    sorts = radix and (order.every_pass or (len(plan.tiers) > 1 and config.schedule != la.FCFS))
+    late = len(plan.tiers) > 1 and config.schedule != la.FCFS
+    sorts = config.counts_service or (radix and (order.every_pass or late))
+    keys = config.counts_service or (radix and config.schedule != la.FCFS)
     priorities = EVICTIONS[plan.engine.eviction].priorities or tier_arrays.by_priority(plan)
     has_ranks = radix and (priorities or order.weighs_nodes)
     has_prompts = radix or config.engine == la.TRTLLM
-    queued = np.empty(count if radix and config.schedule != la.FCFS else 1, sglang_fields.QUEUED).view(np.recarray)
+    queued = np.empty(count if keys else 1, sglang_fields.QUEUED).view(np.recarray)
     tenants, of_requests = np.unique(trace.tenant if config.counts_service else [0], return_inverse=True)
     queued["tenant"] = of_requests
     return {

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.reference.restatement.sglang_state import LiveRequest
+from tests.reference.restatement import sglang_state, vllm_state
+
+LiveRequest = sglang_state.LiveRequest | vllm_state.LiveRequest
 
 INPUT, OUTPUT = 1, 2
 

@@ -15,7 +15,7 @@ class LiveRequest:
     Attributes:
         blocks: held blocks, first to last; the first ``hashed`` of them are findable through this request.
         newest_batch: serial of the newest batch that it was in; 0: none.
-        rank: see ``VllmConfig.rank``.
+        rank: see ``VllmConfig.rank``. decodes: it has made a token since it was admitted.
     """
 
     request: Request
@@ -27,6 +27,7 @@ class LiveRequest:
     preemptions: int = 0
     newest_batch: int = 0
     rank: float = 0.0
+    decodes: bool = False
 
     @property
     def known(self) -> int:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.base.policies import QueueOrder
-from hisearch.kernels.sglang import fair_share, queue
+from hisearch.kernels.traffic import fair_share, waiting_order
 
 ORDER = QueueOrder(
     "Deficit round robin: tenants in turn, a prefill pass's tokens of service each; no release has it.",
+    engines=("vllm", "sglang"),
     every_pass=True,
     counts_service=True,
 )
@@ -52,4 +53,4 @@ def sort(sim, w, count):
         tenant = fair_share.tenant_of(sim, w, r)
         tenant.ahead += fair_share.admission_charge(sim, r)
         sim.queued[r].key = _round(sim, tenant.ahead) * _TURNS + tenant.since
-    queue.sort_by_key(sim, count)
+    waiting_order.sort_by_key(sim, count)

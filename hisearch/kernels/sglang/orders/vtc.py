@@ -11,10 +11,11 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.base.policies import QueueOrder
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.sglang import fair_share, queue
+from hisearch.kernels.traffic import fair_share, waiting_order
 
 ORDER = QueueOrder(
     "Virtual token counter: the tenant that has received the least service first; no release has it.",
+    engines=("vllm", "sglang"),
     every_pass=True,
     counts_service=True,
 )
@@ -47,4 +48,4 @@ def sort(sim, w, count):
         tenant = fair_share.tenant_of(sim, w, r)
         sim.queued[r].key = tenant.ahead
         tenant.ahead += fair_share.admission_charge(sim, r)
-    queue.sort_by_key(sim, count)
+    waiting_order.sort_by_key(sim, count)

@@ -3,8 +3,8 @@
 Notation
     service  1 per prompt token and 2 per output token, as of Sheng et al., "Fairness in Serving Large Language Models"
              (OSDI 2024), whatever is cached. A prompt is charged when it is first admitted, with the token that its
-             prefill samples. Each decode step charges the tokens that it makes. What is retracted is charged again for
-             the token that its next prefill samples, not for its prompt.
+             prefill samples. Each decode step charges the requests that it decodes. What is retracted or preempted is
+             charged again for the token that its next prefill samples, not for its prompt.
     counter  service of a tenant, and what it was lifted by when it came back. It is ``charged`` and 2 for each of its
              decoding requests and each tick of the worker's clock (see ``layout.sim``).
 """
