@@ -16,6 +16,7 @@ from hisearch.latency.sharding import InvalidParallelism
 from hisearch.simulate import Result
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.pool import PoolSpec
+from hisearch.specs.deployments.tier_checks import tier_problems
 from hisearch.specs.documents.catalogue import Catalogue
 from tests.kernels.systems import (
     TARGETS_S,
@@ -221,14 +222,15 @@ def test_what_an_order_needs_is_asked_for() -> None:
         PoolSpec.model_validate(
             {"accelerator": "h100-sxm", "pipeline_parallel": 2, "engine": {"name": "sglang", "schedule": "vtc"}}
         )
-    with pytest.raises(ValueError, match="simulated without cache tiers under vLLM"):
-        PoolSpec.model_validate(
-            {
-                "accelerator": "h100-sxm",
-                "engine": {"name": "vllm", "schedule": "deficit"},
-                "tiers": [{"medium": "ddr5", "gib": 100}],
-            }
-        )
+    tiered = PoolSpec.model_validate(
+        {
+            "accelerator": "h100-sxm",
+            "engine": {"name": "vllm", "schedule": "deficit"},
+            "tiers": [{"medium": "ddr5", "gib": 100}],
+        }
+    )
+    problems = tier_problems(tiered, {"ddr5": Catalogue().get("Medium", "ddr5").spec}, None, None)
+    assert [problem.key for problem in problems] == ["engine.schedule"]
     windows = Catalogue().get("Model", "gpt-oss-20b").spec
     with pytest.raises(InvalidParallelism, match="not simulated under vLLM for models with several groups"):
         kv_groups_of(

@@ -133,8 +133,9 @@ class PoolSpec(Strict):
         ):
             message = "simulated where a worker is one batch at a time: no decode role, attention groups or pipeline"
             raise KeyedError(("engine", "receive_interval"), message)
-        if QUEUE_ORDERS[self.engine.schedule].counts_service:
-            _check_fair_order(self)
+        if QUEUE_ORDERS[self.engine.schedule].counts_service and self.pipeline_parallel > 1:
+            message = f"{self.engine.schedule} counts a worker's own service; simulated without pipeline_parallel"
+            raise KeyedError(("engine", "schedule"), message)
         _check_decode_tiers(self)
         if self.schedule and self.autoscale is not None:
             raise KeyedError(("autoscale",), "a pool follows its schedule or an autoscaler, not both")
@@ -162,20 +163,6 @@ class PoolSpec(Strict):
             devices=self.devices is not None,
         )
         return self
-
-
-def _check_fair_order(pool: PoolSpec) -> None:
-    """Refuse orders that count service where they are not simulated.
-
-    Raises:
-        KeyedError: of the schedule.
-    """
-    without = "pipeline_parallel" if pool.pipeline_parallel > 1 else ""
-    if pool.engine.name == "vllm" and pool.tiers:
-        without = "cache tiers under vLLM"
-    if without:
-        message = f"{pool.engine.schedule} counts a worker's own service; simulated without {without}"
-        raise KeyedError(("engine", "schedule"), message)
 
 
 def _check_decode_tiers(pool: PoolSpec) -> None:
