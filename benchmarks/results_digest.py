@@ -102,6 +102,8 @@ def engine(draw: Dealer, name: str) -> dict[str, Any]:
         "prefix_caching": draw.chance(0.9),
         "chunked_prefill": draw.chance(0.9),
     }
+    if chosen["schedule"] == "edf":
+        chosen["ttft_targets_s"] = [1.0, None]
     if name == "sglang":
         chosen["eviction"] = draw.deal(eviction for eviction, policy in EVICTIONS.items() if policy.engine)
     if name == "trtllm":
@@ -191,7 +193,7 @@ def deployment(draw: Dealer) -> tuple[dict[str, Any], str]:
         pool["engine"] |= {"version": "", "speculation": drafts(draw), "overlap": draw.chance(0.5)}
         pool.pop("pipeline_parallel", None)
         if name == "sglang":
-            pool["engine"]["schedule"] = draw.choose(["fcfs", "lpm", "lof"])
+            pool["engine"] |= {"schedule": draw.choose(["fcfs", "lpm", "lof"]), "ttft_targets_s": []}
     elif kind == "tiers":
         pool |= tiers(draw, name)
         pool.pop("pipeline_parallel", None)

@@ -125,8 +125,9 @@ class QueueOrder(Policy):
     """In which order waiting requests are looked at (SGLang's kernels; ``engines`` says who has it).
 
     every_pass: the order is established anew by each pass that tries to prefill. needs_cache: it is fcfs without radix
-    cache. weighs_nodes: its keys are nodes of the radix cache, by waiting requests below them. flag: the
-    engine's own name of it; "" where no release has it, so that it is simulated and not exported.
+    cache. weighs_nodes: its keys are nodes of the radix cache, by waiting requests below them. counts_service: it goes
+    by what tenants have received. flag: the engine's own name of it; "" where no release has it, so that it is
+    simulated and not exported.
     """
 
     takes_parameters: ClassVar[bool] = False
@@ -134,6 +135,7 @@ class QueueOrder(Policy):
     every_pass: bool = False
     needs_cache: bool = False
     weighs_nodes: bool = False
+    counts_service: bool = False
     flag: str = ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from hisearch.score.evaluate import PERCENTILES, good_requests, latencies_of, latency_values
 from hisearch.simulate.results.result import Result
 from hisearch.simulate.results.tables import Outcome
-from hisearch.specs.studies.slo import SloSpec
+from hisearch.specs.studies.slo import ModelSloSpec, SloSpec
 from hisearch.specs.wording import listed
 from hisearch.traces.compiled import TraceArrays
 
@@ -38,11 +39,14 @@ class ClassShare:
     usd_per_hour: float
 
 
-def term_without_requests(slo: SloSpec, trace: TraceArrays) -> tuple[int, str]:
-    """Index of the first term about a class that no request of a trace has, and what is wrong; (-1, "") if none is."""
+def term_without_requests(slo: ModelSloSpec, trace: TraceArrays, counted: np.ndarray | None = None) -> tuple[int, str]:
+    """Index of the first term about a class that no request of a trace has, and what is wrong; (-1, "") if none is.
+
+    counted: mask of the requests that the SLO is about, shape (N,); all of them where absent.
+    """
     for index, term in enumerate(slo.terms):
         for name, number in term.of_class.items():
-            known = np.unique(getattr(trace, name))
+            known = np.unique(getattr(trace, name)[slice(None) if counted is None else counted])
             if number not in known:
                 there = listed([str(other) for other in known[:_NAMED].tolist()])
                 more = f" and {len(known) - _NAMED:,} more" if len(known) > _NAMED else ""
@@ -50,7 +54,9 @@ def term_without_requests(slo: SloSpec, trace: TraceArrays) -> tuple[int, str]:
     return -1, ""
 
 
-def shares_of_classes(result: Result, by: str, slo: SloSpec | None, usd_per_hour: float) -> list[ClassShare]:
+def shares_of_classes(
+    result: Result, by: str, slos: Sequence[tuple[np.ndarray, SloSpec]], usd_per_hour: float
+) -> list[ClassShare]:
     """A share for each class that arrived, by its number.
 
     Dollars go by what holds the accelerators' memory: a request's tokens times the seconds from when it was first
@@ -59,7 +65,7 @@ def shares_of_classes(result: Result, by: str, slo: SloSpec | None, usd_per_hour
     Args:
         result: a finished simulation.
         by: ``priority`` or ``tenant``.
-        slo: counts good requests; None for no such figures.
+        slos: SLO of the requests of each mask, shape (N,), by which good ones are counted; none for no such figures.
         usd_per_hour: of the deployment, with electricity.
 
     Raises:
@@ -71,8 +77,10 @@ def shares_of_classes(result: Result, by: str, slo: SloSpec | None, usd_per_hour
         raise ValueError(f"the requests' {by} is not known here")
     values, finished = latency_values(requests), requests.finished
     good = np.zeros(len(finished), dtype=bool)
-    if slo is not None:
-        good[finished] = good_requests(requests, values, slo)
+    for mask, slo in slos:
+        within = np.zeros(len(finished), dtype=bool)
+        within[finished] = good_requests(requests, values, slo)
+        good |= within & mask
     held = np.zeros(len(finished))
     in_service_s = requests.finish_s[finished] - requests.scheduled_s[finished]
     held[finished] = (requests.input_tokens + requests.output_tokens)[finished] * in_service_s
@@ -84,7 +92,7 @@ def shares_of_classes(result: Result, by: str, slo: SloSpec | None, usd_per_hour
         count = int((mine & arrived).sum())
         latencies = latencies_of(requests, values, mine)
         occupancy = float(held[mine].sum()) / total if total > 0 else math.nan
-        good_count = int(good[mine].sum()) if slo is not None else math.nan
+        good_count = int(good[mine].sum()) if slos else math.nan
         shares.append(
             ClassShare(
                 number=int(number),

@@ -96,6 +96,26 @@ def test_without_slos_of_their_own_each_model_is_held_to_the_same_by_itself(
     assert scored.feasible == all(share.score.feasible for share in scored.models)
 
 
+def test_a_class_that_no_request_for_a_model_has_is_refused_by_its_own_slo(
+    tmp_path: Path, trace: CompiledTrace
+) -> None:
+    """Terms of all models are refused where no request at all is of their class."""
+    model = "llama-3.1-8b"
+    classed = dict(TTFT, priority=5)
+    with pytest.raises(ValueError, match=rf"SLO: models.{model}: .*no request of the workload has priority 5"):
+        simulated(tmp_path, trace, {"terms": [TTFT], "models": {model: {"terms": [classed]}}})
+    with pytest.raises(ValueError, match=r"SLO: ttft_p\d+@priority=5: no request"):
+        simulated(tmp_path, trace, {"terms": [classed], "models": {model: {"terms": [TTFT]}}})
+    arrays = trace.arrays
+    assert trace.models is not None
+    asked = np.array(trace.models.model)
+    of_one = replace(trace, arrays=arrays._replace(priority=np.where(asked == asked[0], 0, 5).astype(np.int32)))
+    own = trace.models.names[asked[0]]
+    simulated(tmp_path, of_one, {"terms": [classed], "models": {own: {"terms": [TTFT]}}})
+    with pytest.raises(ValueError, match=rf"SLO: models.{own}: .*has priority 5; it has 0"):
+        simulated(tmp_path, of_one, {"terms": [TTFT], "models": {own: {"terms": [classed]}}})
+
+
 def test_an_slo_of_a_model_that_is_not_served_is_refused_by_key(tmp_path: Path, trace: CompiledTrace) -> None:
     slo = {"terms": [TTFT], "models": {"gpt": {"terms": [TTFT]}}}
     with pytest.raises(ValueError, match=r"models\.gpt: no pool serves it; served: qwen3-32b, llama-3.1-8b"):

@@ -120,6 +120,23 @@ def test_a_release_between_has_the_changes_up_to_it(of: Any) -> None:
     assert {("--radix-eviction-policy", "slru"), ("--flashinfer-allreduce-fusion-backend", "auto")} <= set(sglang)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"name": "vllm", "schedule": "edf", "ttft_targets_s": [1.0]},
+            "no --scheduling-policy edf, .*; it takes fcfs or",
+        ),
+        ({"name": "sglang", "schedule": "edf", "ttft_targets_s": [1.0]}, "no --schedule-policy edf"),
+        ({"name": "sglang", "schedule": "vtc"}, "no --schedule-policy vtc, which is simulated alone"),
+        ({"name": "sglang", "schedule": "deficit"}, "no --schedule-policy deficit"),
+    ],
+)
+def test_orders_that_no_release_has_are_not_exported(of: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExportError, match=message):
+        engine_flags(of(**settings))
+
+
 def test_priorities_of_sglang(of: Any) -> None:
     urgent = dict(flag if len(flag) == 2 else (*flag, "") for flag in engine_flags(of(schedule="priority")))
     assert urgent["--priority-scheduling-preemption-threshold"] == "10"

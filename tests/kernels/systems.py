@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
 from hisearch.base.engine_rules import MODELLED
-from hisearch.base.policies import ADMISSIONS, ROUTERS, Parameter
+from hisearch.base.policies import ADMISSIONS, QUEUE_ORDERS, ROUTERS, Parameter
 from hisearch.latency.costs import CompiledCosts, LateCosts, StepCosts
 from hisearch.latency.knots import knots_up_to
 from hisearch.latency.step_cost import law_costs, step_seconds
@@ -312,7 +312,9 @@ def vllm_config(engine: EngineSpec, capacity_tokens: int) -> vllm.VllmConfig:
         long_prefill_token_threshold=engine.long_prefill_tokens,
         long_prefill_token_threshold_adaptive=engine.long_prefill_adaptive,
         scheduler_reserve_full_isl=engine.reserve_full_prompt,
-        policy="priority" if engine.schedule == "priority" else "fcfs",
+        policy="priority" if engine.schedule in ("priority", "edf") else "fcfs",
+        fair=engine.schedule if QUEUE_ORDERS[engine.schedule].counts_service else "",
+        ttft_targets_s=tuple(engine.ttft_targets_s),
         async_scheduling=engine.overlap,
         watermark=engine.watermark,
         rules=rules_of("vllm", engine.version),
@@ -339,6 +341,8 @@ def sglang_config(engine: EngineSpec, capacity_tokens: int, *, ignore_eos: bool 
         ignore_eos=ignore_eos,
         seed=seed,
         version=engine.version or "0.5.9",
+        ttft_targets_s=tuple(engine.ttft_targets_s),
+        quantum=engine.chunk_tokens,
     )
 
 
@@ -463,17 +467,30 @@ def routed(systems: st.SearchStrategy[System], policies: Sequence[str]) -> st.Se
     )  # fmt: skip
 
 
-def vllm_engines() -> st.SearchStrategy[EngineSpec]:
+#: TTFT targets of deadlines: near, far, none.
+TARGETS_S = (0.05, 0.6, None)
+
+
+def engine_of(**stated: Any) -> EngineSpec:
+    """Settings of an engine, with targets where its queue goes by deadlines."""
+    return EngineSpec(**stated, ttft_targets_s=list(TARGETS_S) if stated["schedule"] == "edf" else [])
+
+
+#: Of vLLM with every connector.
+ANYWHERE = ("fcfs", "fcfs", "priority", "edf")
+
+
+def vllm_engines(schedules: Sequence[str] = ANYWHERE) -> st.SearchStrategy[EngineSpec]:
     """vLLM's settings."""
     return st.builds(
-        EngineSpec,
+        engine_of,
         name=st.just("vllm"),
         page_tokens=st.sampled_from([1, 4, 16]),
         max_running_requests=st.sampled_from([1, 2, 4, 16]),
         chunk_tokens=st.sampled_from([16, 64, 256]),
         prefix_caching=st.sampled_from([True, True, True, False]),
         overlap=st.booleans(),
-        schedule=st.sampled_from(["fcfs", "fcfs", "priority"]),
+        schedule=st.sampled_from(schedules),
         chunked_prefill=st.sampled_from([True, True, True, False]),
         long_prefill_tokens=st.sampled_from([0, 0, 5, 24]),
         long_prefill_adaptive=st.booleans(),
@@ -495,7 +512,7 @@ def sglang_engines(*, mixed: bool = False, version: str | None = "0.5.9") -> st.
     if version is None:
         return st.sampled_from(MODELLED["sglang"]).flatmap(lambda any_: sglang_engines(mixed=mixed, version=any_))
     return st.builds(
-        EngineSpec,
+        engine_of,
         name=st.just("sglang"),
         version=st.just(version),
         page_tokens=st.sampled_from([1, 4, 16]),
@@ -631,12 +648,11 @@ def shapes(repeats: bool) -> st.SearchStrategy[TraceShape]:
 
 def crowded(name: str) -> st.SearchStrategy[System]:
     """Deployments in which requests lose their KV again and again."""
-    engine = EngineSpec.model_validate
     return st.builds(
         System,
         seed=st.integers(0, 1 << 20),
         engine=st.builds(
-            lambda **values: engine({"name": name, "max_running_requests": 16, **values}),
+            lambda **values: engine_of(name=name, max_running_requests=16, **values),
             page_tokens=st.sampled_from([pages(name, 1), 4, 16]),
             chunk_tokens=st.sampled_from([16, 64]),
             schedule_conservativeness=st.just(0.02),

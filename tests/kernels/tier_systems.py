@@ -16,7 +16,7 @@ from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLa
 from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec
 from hisearch.specs.deployments.tiers import TierEvictionName
 from hisearch.validate.hicache_settings import CopyLaw, HostTierConfig, StorageConfig
-from tests.kernels.systems import System, routers, sglang_config, sglang_evictions
+from tests.kernels.systems import System, engine_of, routers, sglang_config, sglang_evictions
 from tests.reference.cluster import requests_of
 from tests.reference.random_traces import DEFAULT_SHAPE, TraceShape
 from tests.reference.restatement.recording import Request
@@ -188,7 +188,7 @@ def engines(*, mixed: bool = True, versions: tuple[str, ...] = OLDEST) -> st.Sea
 
 def _engines_of(version: str, mixed: bool) -> st.SearchStrategy[EngineSpec]:
     return st.builds(
-        EngineSpec,
+        engine_of,
         name=st.just("sglang"),
         version=st.just(version),
         page_tokens=st.sampled_from([1, 2, 4, 16]),

@@ -275,6 +275,7 @@ class Cluster:
             max_output_tokens=int(trace.max_output_tokens[index]),
             content=PathContent(index, tree_path(trace, int(trace.output_node[index]))),
             priority=int(trace.priority[index]),
+            tenant=int(trace.tenant[index]),
         )
 
 
@@ -289,6 +290,7 @@ def requests_of(trace: TraceArrays) -> list[Request]:
             int(trace.max_output_tokens[r]),
             PathContent(r, tree_path(trace, int(trace.output_node[r]))),
             int(trace.priority[r]),
+            tenant=int(trace.tenant[r]),
         )
         for r in range(len(trace.arrival_s))
     ]

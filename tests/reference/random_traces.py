@@ -63,6 +63,7 @@ class _Draft:
 
     def __init__(self, seed: int, shape: TraceShape, output_tokens: Sequence[int] | None) -> None:
         self.rng = np.random.default_rng(seed)
+        self.seed = seed
         self.shape = shape
         self.fresh: Iterator[int] = iter(range(1 << 60))
         self.prompts: list[list[int]] = []
@@ -128,6 +129,10 @@ class _Draft:
         self.outputs.append([next(self.fresh) for _ in range(declared)][:made])
         self.declared.append(declared)
 
+    def _tenants(self) -> np.ndarray:
+        """Of each request, from a stream of its own; numbers with gaps."""
+        return np.random.default_rng([self.seed, 1]).choice([0, 0, 0, 2, 7], len(self.prompts)).astype(np.int32)
+
     def arrays(self) -> TraceArrays:
         """The trace as arrays."""
         parent, start, end, prompt_node, output_node = tree_of_sequences(self.prompts, self.outputs)
@@ -139,7 +144,7 @@ class _Draft:
             previous=np.array(self.previous, np.int32),
             think_s=np.array(self.think),
             session=np.array(self.session, np.int32),
-            tenant=np.zeros(len(self.prompts), np.int32),
+            tenant=self._tenants(),
             priority=np.array(self.priority, np.int32),
             prompt_node=prompt_node,
             output_node=output_node,

@@ -10,6 +10,7 @@ import pytest
 from hisearch.report.data.closeup import (
     SHARES,
     CacheMark,
+    ClassFigures,
     Closeup,
     IdealCache,
     LatencyCurve,
@@ -23,6 +24,7 @@ from hisearch.report.data.closeup import (
     WorkerTimeline,
 )
 from hisearch.report.data.inputs import CostRow, PriceNote, ProfileNote, ReportInput, RunRecord
+from hisearch.score.fairness import ServiceDifference
 from hisearch.score.terms import RejectionCheck, TermCheck
 from hisearch.search.model.trial import Recommendation, Trial
 from hisearch.specs.deployments.deployment import DeploymentSpec
@@ -166,7 +168,18 @@ def make_closeup(trial: int = 0) -> Closeup:
         (0.0, 5.0, 10.0), tuple(StoreSeries(f"ddr5 {k}", 1, (0.0, 0.4 + k / 2, 0.95)) for k in (0, 1))
     )
     workers = WorkerTimeline(5.0, (worker, worker))
-    return Closeup(trial, loads, latencies, workers, (tier,), ideal, tier_uses=uses, tier_timeline=occupancy)
+    classes = tuple(
+        ClassFigures(name, requests, ttft_p95_s, None, 0.97, 1.5, 2.5)
+        for name, requests, ttft_p95_s in (
+            ("priority 0", 900, 0.4),
+            ("priority 1", 100, None),
+            ("tenant <b>3</b>", 9, 1.0),
+        )
+    )
+    return Closeup(
+        trial, loads, latencies, workers, (tier,), ideal, tier_uses=uses, tier_timeline=occupancy, classes=classes,
+        service_difference=ServiceDifference(12_345.0, 3, 0, 10.0, 55.0, 0.4),
+    )  # fmt: skip
 
 
 def make_costs(trials: tuple[Trial, ...]) -> tuple[CostRow, ...]:

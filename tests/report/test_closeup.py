@@ -179,7 +179,7 @@ def test_a_dollar_for_more_of_a_tier_is_held_against_what_it_frees(build_closeup
 
 def test_every_figure_has_its_numbers_in_a_table(build_input: Any) -> None:
     drawn = closeup_drawings(build_input())
-    keys = ["capacity", "latencies", "ideal", "tier-use", "tier-room", "tiers", "costs", "workers"]
+    keys = ["capacity", "latencies", "classes", "ideal", "tier-use", "tier-room", "tiers", "costs", "workers"]
     assert [drawing.key for drawing, _ in drawn] == keys
     for drawing, figure in drawn:
         assert figure.data

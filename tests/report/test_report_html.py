@@ -120,6 +120,7 @@ def test_every_figure_table_and_region_is_named(build_input: Any) -> None:
         "progress",
         "capacity",
         "latencies",
+        "classes",
         "ideal",
         "tier-use",
         "tier-room",

@@ -107,7 +107,8 @@ def test_classes_add_up_to_the_whole(by: str) -> None:
     result = classed(5, in_flight=3, rejected=2, unreached=4)
     slo = SloSpec(terms=[SloTerm(metric="ttft_s", percentile=90, at_most_s=1.0)])
     whole = evaluate(result, slo, usd_per_hour=36.0)
-    shares = shares_of_classes(result, by, slo, 36.0)
+    everyone = np.ones(len(result.requests.outcome), dtype=bool)
+    shares = shares_of_classes(result, by, [(everyone, slo)], 36.0)
     assert [share.number for share in shares] == ([0, 1, 2] if by == "priority" else [0, 1])
     assert sum(share.arrived for share in shares) == 196
     assert sum(share.finished for share in shares) == int(result.requests.finished.sum())
@@ -118,7 +119,18 @@ def test_classes_add_up_to_the_whole(by: str) -> None:
         check = evaluate(result, alone).slo[0]
         assert isinstance(check, TermCheck)
         assert share.latencies["ttft_p90_s"] == check.value_s
-    assert math.isnan(shares_of_classes(result, by, None, 36.0)[0].attainment)
+    assert math.isnan(shares_of_classes(result, by, [], 36.0)[0].attainment)
+
+
+def test_requests_of_several_models_are_good_by_the_slo_of_their_own() -> None:
+    result = classed(6, in_flight=2)
+    first = np.arange(len(result.requests.outcome)) % 3 == 0
+    slos = [SloSpec(terms=[SloTerm(metric="ttft_s", percentile=90, at_most_s=at_most_s)]) for at_most_s in (0.4, 1e9)]
+    shares = shares_of_classes(result, "tenant", [(first, slos[0]), (~first, slos[1])], 36.0)
+    good = result.requests.finished & (~first | (result.requests.ttft_s <= 0.4))
+    for share in shares:
+        mine = result.requests.tenant == share.number
+        assert share.attainment == pytest.approx(good[mine].sum() / share.arrived)
 
 
 def test_a_class_without_requests_holds_and_says_so() -> None:

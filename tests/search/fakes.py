@@ -130,6 +130,9 @@ def make_problem(
         mean_context_tokens=1050.0,
         unique_tokens=1_000_000,
         reuse=linear_reuse,
+        own_tokens=lengths - 400,
+        priority=np.arange(requests, dtype=np.int32) % 2,
+        tenant=np.zeros(requests, dtype=np.int32),
     )
     space = SearchSpaceSpec(
         execution=ExecutionSpace(

@@ -377,7 +377,7 @@ def test_a_study_finds_the_order_that_keeps_urgent_requests_fast(tmp_path: Path)
         .replace("[64]", "[64]\n      schedules: SCH")
     )
     feasible = {}
-    for schedules in ("[fcfs]", "[fcfs, priority]"):
+    for schedules in ("[fcfs]", "[fcfs, priority]", "[fcfs, edf]"):
         phrase = "'ttft p90 < 600ms for priority 0, ttft p90 < 100s'"
         path.write_text(
             text.replace("SCH", schedules)
@@ -387,7 +387,10 @@ def test_a_study_finds_the_order_that_keeps_urgent_requests_fast(tmp_path: Path)
         outcome = load_study(path).run(workers=1, run_dir=tmp_path / f"run{len(feasible)}").outcome
         feasible[schedules] = [trial for trial in outcome.trials if trial.feasible]
     assert not feasible["[fcfs]"]
-    assert {trial.deployment.pool.engine.schedule for trial in feasible["[fcfs, priority]"]} == {"priority"}
+    for order in ("priority", "edf"):
+        assert {trial.deployment.pool.engine.schedule for trial in feasible[f"[fcfs, {order}]"]} == {order}
+    engine = feasible["[fcfs, edf]"][0].deployment.pool.engine
+    assert engine.ttft_targets_s == [0.6, 100.0]
 
 
 def test_a_class_that_no_request_has_is_refused_with_its_term(tmp_path: Path) -> None:

@@ -54,6 +54,21 @@ def test_an_slo_is_read_as_it_was_written(slo: SloSpec) -> None:
     assert is_phrase(format_slo(slo))
 
 
+@pytest.mark.parametrize(
+    ("phrase", "targets_s"),
+    [
+        ("ttft p90 < 1s", []),
+        ("tpot p90 < 1s for priority 0", []),
+        ("ttft p90 < 1s for tenant 0", []),
+        ("ttft p90 < 1s for priority 0", [1.0, None]),
+        ("ttft p50 < 2s for priority 0, ttft p99 < 1s for priority 0, ttft p99 < 30s", [1.0, 30.0]),
+        ("ttft p99 < 30s, ttft p99 < 60s for priority 0, ttft p90 < 3s for priority 2", [30.0, 30.0, 3.0, 30.0]),
+    ],
+)
+def test_deadlines_are_the_tightest_ttft_terms_by_priority(phrase: str, targets_s: list[float | None]) -> None:
+    assert parse_slo(phrase).ttft_targets_s == targets_s
+
+
 @given(
     st.sampled_from(["ttft", "TPOT", "e2e"]), st.integers(1, 99), st.integers(1, 10**6),
     st.sampled_from([("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("m", 60.0)]),

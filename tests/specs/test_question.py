@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hisearch.api.studies.study import Study
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.documents.checkpoints import checkpoints
 from hisearch.specs.documents.from_question import Asked, study_from_question
 from hisearch.specs.documents.question import USUAL, Question, QuestionError, parse_have, split_names
+from hisearch.specs.documents.question_classes import parse_class
 from hisearch.specs.documents.question_sample import MOST_REQUESTS
 from hisearch.specs.documents.resolve import load_study
 from hisearch.specs.errors import SpecError
@@ -229,3 +231,88 @@ def test_names_are_split() -> None:
     assert split_names("h200, l40s") == ("h200", "l40s")
     assert split_names(["h200,l40s", "b200"]) == ("h200", "l40s", "b200")
     assert split_names(None) == ()
+
+
+CLASSES = (
+    "chat: 80%; tenants 0,1",
+    "batch: 20%; priority 1; tenant 2; input 4000; output 50; turns 3",
+    "agents: rate 4",
+)
+
+
+def of_classes(**changes: Any) -> Trace:
+    return traffic(classes=tuple(parse_class(each) for each in CLASSES), **({"rate": 20.0, "spread": 0.0} | changes))
+
+
+def test_classes_have_their_share_of_the_requests_and_their_own_lengths() -> None:
+    """Shares of requests, not of conversations: batch has three turns each."""
+    trace = of_classes()
+    batch, own = trace.priority == 1, (trace.priority == 0) & (trace.tenant == 0)
+    span_s = np.ptp(trace.arrival_s)
+    assert batch.sum() / span_s == pytest.approx(4.0, rel=0.15)
+    assert len(batch) / span_s == pytest.approx(24.0, rel=0.1)
+    assert set(trace.tenant[batch].tolist()) == {2}
+    assert (trace.tenant == 1).sum() / span_s == pytest.approx(8.0, rel=0.15)
+    assert own.sum() / span_s == pytest.approx(12.0, rel=0.15)
+    assert sorted(set(trace.input_tokens[batch].tolist())) == [4000, 8050, 12100]
+    assert set(trace.output_tokens[batch].tolist()) == {50}
+    assert set(trace.input_tokens[~batch].tolist()) == {1000}
+
+
+def test_users_are_of_classes_too() -> None:
+    trace = traffic(rate=None, concurrency=16, classes=tuple(parse_class(each) for each in CLASSES[:2]))
+    assert np.count_nonzero(trace.previous < 0) == 16
+    assert (trace.priority == 1).mean() == pytest.approx(0.2, abs=0.04)
+
+
+def test_a_class_of_few_requests_asks_for_a_longer_trace() -> None:
+    made = asked(slo="ttft p95 < 1s, ttft p99 < 10s for priority 1", classes=(
+        parse_class("chat: 75%"), parse_class("batch: 25%; priority 1"),
+    ))  # fmt: skip
+    assert made.requests.startswith("20,000 requests")
+    assert "chat: 3.75 requests/s, Poisson; 1,000 tokens in" in made.question.describe()
+
+
+def test_a_class_that_all_are_of_is_the_question_without_classes() -> None:
+    """The same draws but for names of streams: lengths without a spread, arrivals of one process."""
+    same, classed = traffic(spread=0.0), traffic(spread=0.0, classes=(parse_class("all: 100%"),))
+    np.testing.assert_array_equal(same.arrival_s, classed.arrival_s)
+    np.testing.assert_array_equal(same.input_tokens, classed.input_tokens)
+
+
+@pytest.mark.parametrize(
+    ("phrases", "message"),
+    [
+        (["batch"], "expected NAME: SHARE"),
+        (["a: 50%; prioriti 1", "b: 50%"], "did you mean 'priority'?"),
+        (["a: 50%; priority x", "b: 50%"], "a: expected a whole number such as 'priority 1'"),
+        (["a: 50%; input 1; input 2", "b: 50%"], "a: input is given twice"),
+        (["a: 50%", "b: 40%"], "shares add up to 90 %"),
+        (["a: 150%"], "expected a share above 0"),
+        (["a: 50%", "a: 50%"], "two have one name"),
+        (["a: 100%; rate 2"], "a: expected a share such as 20%, or a rate instead"),
+        (["a: 100%; burst 2"], "a: a burst goes with a rate of its own"),
+        (["a: 100%; input 2k"], "input: expected a number of tokens"),
+        (["a: 100%; input 200000"], "a: prompt and output of a request have 200,200 tokens"),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_refused(phrases: list[str], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        asked(classes=tuple(parse_class(each) for each in phrases))
+    assert caught.value.key == "classes"
+    assert message in caught.value.message
+
+
+def test_classes_with_rates_of_their_own_leave_no_rate_over() -> None:
+    own = (parse_class("a: rate 2"), parse_class("b: rate 3; priority 1; burst 3"))
+    assert asked(classes=own, rate=None).question.total_rate == 5.0
+    with pytest.raises(QuestionError, match="every class has a rate of its own"):
+        asked(classes=own)
+    with pytest.raises(QuestionError, match="the largest rate is asked for; give a share"):
+        asked(classes=(parse_class("a: 100%"), parse_class("b: rate 2")), have=("h100", 8))
+
+
+def test_terms_about_a_class_that_is_not_asked_for_are_refused() -> None:
+    made = asked(slo="ttft p95 < 1s for priority 3", classes=tuple(parse_class(each) for each in CLASSES))
+    with pytest.raises(SpecError, match="no request of the workload has priority 3; it has 0 and 1"):
+        Study(made.resolved).world()

@@ -111,6 +111,12 @@ def test_references_inside_a_space_are_placed_there(project: Path) -> None:
     )
 
 
+def test_deadlines_need_a_term_that_sets_them(project: Path) -> None:
+    text = (shipped_root() / "spaces/quickstart.yaml").read_text().replace("name: quickstart", "name: own")
+    write(project / "spaces/own.yaml", text.replace("  execution:\n", "  execution:\n    schedules: [fcfs, edf]\n"))
+    assert "spec.execution.schedules.1: edf goes by deadlines, and" in refusal("mine", "spec.space=own")
+
+
 def test_an_accelerators_host_is_placed_there(project: Path) -> None:
     text = (shipped_root() / "profiles/accelerators/h100-sxm.yaml").read_text()
     write(project / "profiles/accelerators/h100-sxm.yaml", text.replace("host: hgx-h100-8", "host: hgx-h100"))

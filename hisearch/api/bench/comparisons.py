@@ -116,6 +116,7 @@ def flat(case_name: str, rounds: int) -> Comparison:
 
     case, catalogue = CASES[case_name], Catalogue()
     generator = generator_of(case.workload, catalogue)
+    assert generator.arrivals is not None  # no case of a benchmark has classes
     steady = generator.model_copy(
         update={
             "requests": _FLAT_REQUESTS[-1],

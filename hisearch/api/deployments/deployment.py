@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from hisearch.api.deployments.replay import pool_costs, slo_for
+from hisearch.api.deployments.replay import check_classes, pool_costs, slo_for
 from hisearch.api.deployments.simulated import SimulatedRun
 from hisearch.api.deployments.tiers import series_of, tier_rows
 from hisearch.api.deployments.workload import generator_of, load_trace
@@ -21,7 +21,6 @@ from hisearch.base.dtypes import F8
 from hisearch.hardware.prices import ffn_host_name, mean_cost
 from hisearch.latency.devices.build import DevicesRefused
 from hisearch.latency.sharding import InvalidParallelism
-from hisearch.score.classes import term_without_requests
 from hisearch.score.energy import energy_parts, energy_use, mean_w
 from hisearch.score.steady_state import Stretch
 from hisearch.score.terms import check_to_dict
@@ -296,8 +295,8 @@ def simulate_deployment(
             f"load {load:g}: a population of agents calls in a closed loop, in which nothing arrives faster; set its "
             "number (spec.agents.agents)"
         )
-    if slo_spec is not None and (problem := term_without_requests(slo_spec, compiled.arrays)[1]):
-        raise ValueError(f"SLO: {problem}")
+    if slo_spec is not None:
+        check_classes(slo_spec, fleet, compiled)
     terms = slo_spec.terms if slo_spec is not None else ()
     compiled, stretch = _at_load(compiled, load, generator, seed, terms if carry_on else None)
     result = simulate_fleet(fleet, compiled, seed=seed, horizon_s=horizon_s, load=load, log=log)

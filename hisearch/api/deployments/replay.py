@@ -12,6 +12,7 @@ import numpy as np
 
 from hisearch.hardware.price_book import PriceBook
 from hisearch.hardware.prices import CostBreakdown, mean_cost
+from hisearch.score.classes import term_without_requests
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.steady_state import Stretch
 from hisearch.score.terms import RejectionCheck, check_to_dict, of_model
@@ -66,6 +67,23 @@ def slo_for(models: Sequence[ServedModel], slo: str | Path | SloSpec | None, cat
     if document is not None:
         raise document.error(("spec", "models", unserved[0]), f"no pool serves it; served: {served}")
     raise ValueError(f"SLO: models.{unserved[0]}: no pool serves it; served: {served}")
+
+
+def check_classes(slo: SloSpec, fleet: FleetPlan, trace: CompiledTrace) -> None:
+    """Refuse terms about a class that no request has: of a model's own SLO none of its requests, of others none at all.
+
+    Raises:
+        ValueError: which term, and which classes there are.
+        ModelNotServed: the trace asks for a model that no pool serves.
+    """
+    asked = models_of_requests(fleet, trace).model
+    own = {name: [k for k, model in enumerate(fleet.models) if name in model.names] for name in slo.models}
+    others = [k for k in range(len(fleet.models)) if not any(k in indices for indices in own.values())]
+    for name, indices in (*own.items(), ("", others)):
+        terms = slo.models[name] if name else slo
+        problem = term_without_requests(terms, trace.arrays, np.isin(asked, indices))[1] if indices else ""
+        if problem:
+            raise ValueError(f"SLO: {f'models.{name}: ' if name else ''}{problem}")
 
 
 def price_book(hardware: Hardware) -> PriceBook:

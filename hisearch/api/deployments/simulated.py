@@ -22,6 +22,7 @@ from hisearch.base.shown import Shown
 from hisearch.hardware.prices import CostBreakdown
 from hisearch.score.classes import ClassShare, shares_of_classes
 from hisearch.score.evaluate import Score
+from hisearch.score.fairness import ServiceDifference, largest_service_difference
 from hisearch.score.steady_state import Stretch, measured, queue_growth_rps, span_needed_s
 from hisearch.search.model.deployments import describe
 from hisearch.simulate.plans.fleet import FleetPlan
@@ -157,14 +158,22 @@ class SimulatedRun(Shown):
     def classes(self, by: str) -> list[ClassShare]:
         """What the requests of each ``priority``, or of each ``tenant``, get and cost.
 
-        Goodput and attainment are by the terms that concern them; NaN without an SLO, and where several models are
-        served.
+        Goodput and attainment are by the terms that concern them, of the SLO of the model that a request asks for; NaN
+        without an SLO.
         """
-        result = self.result if self.stretch is None else measured(self.result, self.stretch)
-        slo = None
-        if self.slo is not None and len(self.fleet.models) == 1:
-            slo = self.slo.of(self.fleet.models[0].names)
-        return shares_of_classes(result, by, slo, self.score.metrics["usd_per_hour"])
+        slos = []
+        if self.slo is not None:
+            slos = [(self.asked == k, self.slo.of(model.names)) for k, model in enumerate(self.fleet.models)]
+        return shares_of_classes(self._measured, by, slos, self.score.metrics["usd_per_hour"])
+
+    def fairness(self) -> ServiceDifference | None:
+        """The largest difference of service of two tenants; None where no two wait at the same time."""
+        return largest_service_difference(self._measured)
+
+    @property
+    def _measured(self) -> Result:
+        """The run, without the warm-up of one that carries its workload on."""
+        return self.result if self.stretch is None else measured(self.result, self.stretch)
 
     def requests_frame(self) -> pd.DataFrame:
         """One row per request: its id in the trace, its agent, times in seconds, tokens, worker, outcome.

@@ -16,6 +16,7 @@ from hisearch.api.studies.steadiness import too_short
 from hisearch.report.data.closeup import (
     SHARES,
     CacheMark,
+    ClassFigures,
     Closeup,
     IdealCache,
     LatencyCurve,
@@ -28,10 +29,13 @@ from hisearch.report.data.closeup import (
     WorkerTimeline,
 )
 from hisearch.report.figures.tiers import tier_timeline, tier_uses
+from hisearch.score.classes import ClassShare, shares_of_classes
+from hisearch.score.fairness import ServiceDifference, largest_service_difference
 from hisearch.score.stated import percentile_of, spoken_of, stated
 from hisearch.search.model.demand import Rates, rates_of, scales_with_load
 from hisearch.search.model.job import TRIAL_ERRORS
 from hisearch.search.model.trial import Trial
+from hisearch.specs.studies.slo import CLASSES
 
 if TYPE_CHECKING:
     from hisearch.score.capacity import Capacity
@@ -58,6 +62,9 @@ TIER_SHARES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 #: Most intervals of the timeline, and most workers in it.
 MOST_INTERVALS = 240
 MOST_WORKERS = 64
+
+#: Most priorities, and most tenants, that are told apart.
+MOST_CLASSES = 12
 
 #: Most tokens (prompts by the chunk, and outputs) for which every step is kept: 16 bytes each.
 MOST_LOGGED = 40_000_000
@@ -149,6 +156,7 @@ def close_up(subject: Subject, workers: int, progress: Progress) -> Closeup:
         tiers_over_time,
         too_short(subject.simulation, subject.trial),
         _rates(base) if open_loop else None,
+        *_classes(subject, base),
     )
 
 
@@ -226,6 +234,32 @@ def _latency_curves(result: Result) -> list[LatencyCurve]:
     if gaps:
         curves.insert(-1, LatencyCurve("itl", _short([result.itl_s(share) for share in SHARES]), gaps))
     return curves
+
+
+def _classes(subject: Subject, base: Result) -> tuple[tuple[ClassFigures, ...], ServiceDifference | None]:
+    """Figures of each priority and each tenant where there are several, of those with the most requests; fairness."""
+    everyone = np.ones(len(base.requests.outcome), np.bool_)
+    slo, usd_per_hour = subject.replay.slo, subject.trial.metrics["usd_per_hour"]
+    classes: list[ClassFigures] = []
+    for by in CLASSES:
+        shares = shares_of_classes(base, by, [(everyone, slo)], usd_per_hour)
+        most = sorted(shares, key=lambda share: -share.arrived)[:MOST_CLASSES]
+        if len(shares) > 1:
+            classes += [_class_figures(by, share) for share in sorted(most, key=lambda share: share.number)]
+    return tuple(classes), largest_service_difference(base)
+
+
+def _class_figures(by: str, share: ClassShare) -> ClassFigures:
+    ttft_s, tpot_s = (_short([share.latencies[name]])[0] for name in ("ttft_p95_s", "tpot_p95_s"))
+    return ClassFigures(
+        f"{by} {share.number}",
+        share.arrived,
+        None if math.isnan(ttft_s) else ttft_s,
+        None if math.isnan(tpot_s) else tpot_s,
+        share.attainment,
+        share.goodput_rps,
+        0.0 if math.isnan(share.usd_per_hour) else share.usd_per_hour,
+    )
 
 
 def _rates(result: Result) -> Rates | None:

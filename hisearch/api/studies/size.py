@@ -23,6 +23,7 @@ from hisearch.specs.documents.question import (
     Question,
     split_names,
 )
+from hisearch.specs.documents.question_classes import TrafficClass, parse_class
 
 
 def size(
@@ -44,6 +45,7 @@ def size(
     budget_usd: float | None = None,
     confidence: float | None = None,
     seed: int = 0,
+    classes: Sequence[str | TrafficClass] = (),
     overrides: Iterable[str] = (),
     workers: int | None = None,
     run_dir: str | Path | None = None,
@@ -69,6 +71,8 @@ def size(
         budget_usd: most dollars per hour.
         confidence: recommend the cheapest that meets the SLO with at least this probability.
         seed: of everything random.
+        classes: of requests, as phrases (``specs.documents.question_classes``):
+            ``["chat: 80%", "batch: 20%; priority 1; input 8000"]``. Terms of the SLO may name their priority or tenant.
         overrides: ``key.path=value`` settings on the study.
         workers: threads; all cores where absent. The result does not depend on it.
         run_dir: the run folder; ``runs/<study>-<UTC time>`` where absent. Its ``study.yaml`` is the study that was run.
@@ -95,6 +99,7 @@ def size(
         budget_usd=budget_usd,
         confidence=confidence,
         seed=seed,
+        classes=tuple(parse_class(each) if isinstance(each, str) else each for each in classes),
     )
     return Study(study_from_question(question, overrides=overrides).resolved).run(workers, run_dir)
 

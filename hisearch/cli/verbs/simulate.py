@@ -140,6 +140,7 @@ def _print_result(simulated: SimulatedDeployment, tier_values: bool, by: By | No
 
     values = marginal_values(simulated) if tier_values else []
     classes = simulated.classes(by) if by is not None else []
+    fairness = simulated.fairness() if by is By.TENANT else None
     off = with_steps_off(simulated)
     if as_json:
         document = simulated.to_dict() | {"steps_off": None if off is None else off.to_dict()}
@@ -147,13 +148,15 @@ def _print_result(simulated: SimulatedDeployment, tier_values: bool, by: By | No
             document |= {"tier_values": [asdict(value) for value in values]}
         if by is not None:
             document |= {"classes": [{"by": by.value} | asdict(share) for share in classes]}
+        if by is By.TENANT:
+            document |= {"fairness": None if fairness is None else asdict(fairness)}
         output.print_json(document)
     else:
         simulate_view.show(simulated, off)
         if tier_values:
             simulate_view.show_tier_values(values)
         if by is not None:
-            classes_view.show_classes(by, classes)
+            classes_view.show_classes(by, classes, fairness)
     for text in () if quiet else simulated.trace.notes:
         output.note(text)
     shown = () if as_json else simulate_view.caveats_of(simulated)

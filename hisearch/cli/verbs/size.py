@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ANY_RATE = 1.0
 
 #: Part of a question -> its option, where they are not called alike.
-_OPTIONS = {"think_s": "--think", "budget_usd": "--budget-usd"}
+_OPTIONS = {"think_s": "--think", "budget_usd": "--budget-usd", "classes": "--class"}
 
 
 def size(
@@ -76,6 +76,16 @@ def size(
     burst: Annotated[
         float, typer.Option(metavar="CV", help="Coefficient of variation of the gaps between arrivals; 1 is Poisson.")
     ] = 1.0,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class",
+            metavar="CLASS",
+            help="Of requests; repeat it. A name, its share of the rate or a rate of its own, and what it has of its "
+            'own: "batch: 20%; priority 1; input 8000", "agents: rate 2; tenants 3,4; output 500; turns 4; burst 2". '
+            "Terms of the SLO may be of a class: for priority 1, for tenant 3.",
+        ),
+    ] = None,
     gpu: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME,…", help="Accelerators to try (h100: h100-sxm); five common ones where absent."),
@@ -141,6 +151,7 @@ def size(
         refused,
         split_names,
     )
+    from hisearch.specs.documents.question_classes import parse_class
 
     options.check_places(keep)
     with _named_by_option("" if have is None else "have"):
@@ -165,6 +176,7 @@ def size(
             budget_usd=budget_usd,
             confidence=confidence,
             seed=seed,
+            classes=tuple(parse_class(each) for each in classes or ()),
             have=kinds[0] if kinds else None,
         )
         asked = study_from_question(question, overrides=tuple(settings or ()))

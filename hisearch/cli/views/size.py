@@ -193,7 +193,7 @@ def _short(result: StudyResult, deployment: DeploymentSpec) -> str:
 
 def _headroom(result: StudyResult, asked: Asked) -> str:
     """The largest rate that was simulated and held."""
-    capacity, rate = result.headroom, asked.question.rate
+    capacity, rate = result.headroom, asked.question.total_rate
     if result.recommendation is None:
         return ""
     if rate is None:
@@ -212,7 +212,7 @@ def _headroom(result: StudyResult, asked: Asked) -> str:
 def _asked_in_reverse(result: StudyResult, asked: Asked) -> str:
     """Why the largest rate of the same accelerators may be another; "" where that cannot be asked."""
     known, best = result.confidence, result.recommendation
-    if best is None or asked.question.rate is None or known is None or known.chance is None:
+    if best is None or asked.question.total_rate is None or known is None or known.chance is None:
         return ""
     pools = best.trial.deployment.pools
     have = f"{pools[0].accelerator}:{sum(pool.accelerators for pool in pools)}"

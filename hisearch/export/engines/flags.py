@@ -147,6 +147,12 @@ def _schedule_policy(launch: Launch) -> str:
     return _policy_flag(launch, QUEUE_ORDERS.subset(lambda order: "sglang" in order.engines), name, "--schedule-policy")
 
 
+def _scheduling_policy(launch: Launch) -> Value:
+    orders = QUEUE_ORDERS.subset(lambda order: "vllm" in order.engines)
+    flag = _policy_flag(launch, orders, launch.pool.engine.schedule, "--scheduling-policy")
+    return flag if flag != "fcfs" else None
+
+
 def _policy_flag(launch: Launch, policies: Registry[Any], name: str, flag: str) -> str:
     """The engine's own name of a policy; refused where it has none."""
     value: str = policies[name].flag
@@ -268,7 +274,7 @@ VLLM: Table = (
     ("--max-model-len", longest_request_tokens),
     ("--max-num-batched-tokens", lambda c: c.pool.engine.chunk_tokens),
     ("--max-num-seqs", lambda c: c.pool.engine.max_running_requests),
-    ("--scheduling-policy", lambda c: "priority" if _by_priority(c) else None),
+    ("--scheduling-policy", _scheduling_policy),
     ("--async-scheduling", lambda c: c.pool.engine.overlap),
     ("--no-async-scheduling", lambda c: not c.pool.engine.overlap),
     (

@@ -57,6 +57,11 @@ WORKER: list[tuple[str, str]] = [
     ("moment_s", "f8"),  # the latest of them
     ("touches", "i8"),  # passes that may have touched the prefixes of waiting requests
     ("skipped", "i8"),  # weight of the passes since requests were last received
+    # Orders that count service: requests that entered the queue of a tenant with nothing in it, largest counter right
+    # after an admission, the tenant that was the last to have its last waiting request admitted, or -1.
+    ("entries", "i8"),
+    ("admitted_counter", "i8"),
+    ("last_tenant", "i4"),
 ]
 
 #: Settings of a pool.
@@ -75,6 +80,7 @@ CONFIG: list[tuple[str, str]] = [
     ("state_slots", "i8"),  # states of a request besides its own, between which it keeps those for the tree; 0: none
     ("state_grid_tokens", "i8"),  # prompts leave states for the tree behind multiples of so many tokens
     ("state_interval_tokens", "i8"),  # decodes at multiples of so many
+    ("counts_service", "i8"),  # 1: the order of the queue goes by what tenants have received (see ``fair_share``)
     ("keys_pairs", "i8"),  # drafted tokens of a head: keys of the tree are pairs of tokens, one less than tokens
     *fields_of("sglang"),  # whether each dated rule holds
 ]
@@ -84,6 +90,20 @@ QUEUED = np.dtype(
     [
         ("key", "i8"),  # lowest first
         ("stem", "i4"),  # lpm: trace node of the prefix by which requests are grouped, or -1
+        ("tenant", "i4"),  # orders that count service: place of its tenant among those of the trace
+        ("entered", "i4"),  # likewise: 1 once a pass has seen it in the queue
+    ],
+    align=True,
+)
+
+#: A tenant on a worker, where the order of the queue counts service (see ``traffic.fair_share``).
+TENANT = np.dtype(
+    [
+        ("charged", "i8"),  # its counter, less 2 per decoding request and tick of the worker's clock
+        ("ahead", "i8"),  # counter after those of its waiting requests that a sort has come to; scratch
+        ("since", "i8"),  # which entry into the queue last was its first waiting request
+        ("decoding", "i4"),
+        ("waiting", "i4"),
     ],
     align=True,
 )

@@ -56,7 +56,7 @@ LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu",
 GUARANTEED_NO_EVICT, MAX_UTILIZATION, STATIC_BATCH = 0, 1, 2
 FIRST_COME_FIRST_SERVED, EQUAL_PROGRESS = 0, 1
 # Orders of the waiting queue.
-FCFS, PRIORITY, LPM = (QUEUE_ORDERS.code(name) for name in ("fcfs", "priority", "lpm"))
+FCFS, PRIORITY, LPM, EDF = (QUEUE_ORDERS.code(name) for name in ("fcfs", "priority", "lpm", "edf"))
 
 # Kinds of schedulers of a worker (see ``schedulers``): a single one, DP ranks, micro-batches of a pipeline.
 SINGLE, LOCKSTEP, PIPE = 0, 1, 2
@@ -194,14 +194,12 @@ FREE_NODE, NODES_USED, NODES_LEFT, FAULT, EVENT_HEAP = 0, 1, 2, 3, 4
 LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, PASSES = 5, 6, 7, 8, 9, 10
 # SERVING: servers with a job; FREE_FETCH, FETCHES_USED: as for nodes; LOG_FETCHES: entries of the log of fetches.
 SERVING, FREE_FETCH, FETCHES_USED, LOG_FETCHES = 11, 12, 13, 14
-# FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT: as for nodes.
+# FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT, FREE_MOVE, MOVES_USED: as for nodes.
 FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT = 15, 16, 17, 18, 19
-# FREE_MOVE, MOVES_USED: as for nodes.
 FREE_MOVE, MOVES_USED = 20, 21
 COUNTERS = 22
 
-# Values of counters[FAULT], any of which voids the run.
-# STUCK: requests preempt each other forever, and none makes a token.
+# Values of counters[FAULT], any of which voids the run. STUCK: requests preempt each other forever, without a token.
 NODE_POOL_FULL, OUT_OF_MEMORY, LOG_FULL, STUCK = 1, 2, 3, 4
 
 # Kinds of a logged step; vLLM has only the first.
@@ -291,6 +289,7 @@ class Sim(Handle):
         prompts they compute, in rows 2 w + serial of the step mod 2.
     ends (2 W, max_running + 1): SGLang without radix cache: tokens left and held of requests, by tokens left; scratch.
     queue_order (2, N): requests of the waiting queue being sorted; scratch. shuffle_rng (W,): streams of random orders.
+    tenants (W, tenants): see ``traffic.fair_share``. ttft_targets_s: by priority; both of one place where not used.
     pinned (N,): 1 where the client has the engine ignore end-of-sequence tokens, as benchmarks do.
     ends_by_limit (N,): 1 where an output ends by its declared limit, which the engine sees one step ahead.
     accepted (drafted tokens,): probability that the first 1, 2, … drafted tokens are all accepted; of length 1 where
@@ -378,6 +377,8 @@ class Sim(Handle):
         "ends": Array("f8", 2),
         "queue_order": Array("i4", 2),
         "shuffle_rng": Array("u8", 1),
+        "tenants": Array(sglang_fields.TENANT, 2),
+        "ttft_targets_s": Array("f8", 1),
         "evict_heap": Array("i4", 1),
         "pinned": Array("i1", 1),
         "ends_by_limit": Array("i1", 1),

@@ -14,7 +14,7 @@ from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.sglang import memory, running
 from hisearch.kernels.sglang.components import state_requests, window_requests
 from hisearch.kernels.sglang.memory import CLIP_OUTPUT_TOKENS
-from hisearch.kernels.traffic import lists
+from hisearch.kernels.traffic import fair_share, lists
 
 # Verdicts: go on; memory is short, so that the batch is marked full; a budget of the pass is used up.
 # PASS_OVER: the request is looked up in storage again.
@@ -126,6 +126,8 @@ def verdict(sim, w):
 @kernel
 def _admit(sim, w, r, now, hit_tokens, loaded, extend, tokens, complete):
     """Dequeue ``r`` and put ``extend`` of its tokens, from ``computed`` on, into the batch (see ``_add``)."""
+    if sim.config.counts_service:
+        fair_share.admit(sim, w, r)
     lists.note_scheduled(sim, r, now, hit_tokens, loaded)
     lists.stop_waiting(sim, w, r)
     if sim.tiers.storage and sim.config.fetches_by_hits:

@@ -26,7 +26,7 @@ from hisearch.kernels.sglang import log as step_log
 from hisearch.kernels.sglang.components import unified
 from hisearch.kernels.sglang.decode import initial_ratio
 from hisearch.kernels.sglang.prefill import form_prefill
-from hisearch.kernels.traffic import heaps, lists
+from hisearch.kernels.traffic import fair_share, heaps, lists
 
 
 @kernel
@@ -370,6 +370,8 @@ def engine_entry(sim, op, w, r, now):
             storage.reset(sim, w)
         if sim.config.objects:
             engine_calls.call_engine(sim.config.objects, sim, al.BEGIN, w, 0, now)
+        if sim.config.counts_service:
+            fair_share.reset(sim, w)
         sim.workers[w].ratio = initial_ratio(sim)
         sim.workers[w].draining_head = -1
         sim.workers[w].preempted_head = -1

@@ -13,7 +13,7 @@ from hisearch.kernels.sglang import (
     queue,
 )
 from hisearch.kernels.sglang.orders import lpm
-from hisearch.kernels.traffic import lists
+from hisearch.kernels.traffic import lists, waiting_order
 
 _EVERY_PASS = QUEUE_ORDERS.mask(lambda order: order.every_pass)
 _NEEDS_CACHE = QUEUE_ORDERS.mask(lambda order: order.needs_cache)
@@ -74,16 +74,16 @@ def sort_waiting(sim, w):
     schedule = sim.config.schedule
     count = sim.workers[w].waiting
     if count > 1 and _sorts_late(sim):
-        queue.collect(sim, w)
+        waiting_order.collect(sim, w)
         queue.sort_by_key(sim, count)
-        queue.relink(sim, w)
+        waiting_order.relink(sim, w)
     if not _EVERY_PASS >> schedule & 1 or count == 0:
         return
     if _NEEDS_CACHE >> schedule & 1 and not sim.config.prefix_caching:
         return
-    queue.collect(sim, w)
+    waiting_order.collect(sim, w)
     _sort(schedule, sim, w, count)
-    queue.relink(sim, w)
+    waiting_order.relink(sim, w)
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""What orders of SGLang's waiting queue are made of: look-ups, and a stable sort by key."""
+"""What orders of SGLang's waiting queue are made of: look-ups, and a stable sort by key or by node of the cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hisearch.base.policies import QUEUE_ORDERS
 from hisearch.kernels.cache import tree
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
-from hisearch.kernels.traffic import lists
+from hisearch.kernels.traffic import lists, waiting_order
 
 #: Bits of the orders whose keys are cache nodes.
 _WEIGHS_NODES = QUEUE_ORDERS.mask(lambda order: order.weighs_nodes)
@@ -17,32 +17,6 @@ _WEIGHS_NODES = QUEUE_ORDERS.mask(lambda order: order.weighs_nodes)
 def known_tokens(sim, r):
     """Tokens of ``r`` that are known: its prompt, and what it generated before it was retracted."""
     return sim.trace.input_tokens[r] + sim.requests[r].generated
-
-
-@kernel
-def collect(sim, w):
-    """Fill ``queue_order[0]`` with the waiting list."""
-    count = 0
-    r = sim.workers[w].waiting_head
-    while r >= 0:
-        sim.queue_order[0, count] = r
-        count += 1
-        r = sim.requests[r].next
-
-
-@kernel
-def relink(sim, w):
-    """The waiting list in the order of ``queue_order[0]``."""
-    worker = sim.workers[w]
-    count = worker.waiting
-    before = -1
-    for k in range(count):
-        request = sim.requests[sim.queue_order[0, k]]
-        request.prev = before
-        before = sim.queue_order[0, k]
-        request.next = sim.queue_order[0, k + 1] if k + 1 < count else -1
-    worker.waiting_head = sim.queue_order[0, 0]
-    worker.waiting_tail = before
 
 
 @kernel
@@ -93,28 +67,5 @@ def _precedes(sim, a, b):
     return ka < kb
 
 
-@kernel
-def sort_by_key(sim, count):
-    """Stable merge sort of ``queue_order[0]`` by key, bottom up."""
-    width = 1
-    row = 0
-    while width < count:
-        source = sim.queue_order[row]
-        target = sim.queue_order[1 - row]
-        for low in range(0, count, 2 * width):
-            middle = min(low + width, count)
-            high = min(low + 2 * width, count)
-            i = low
-            j = middle
-            for k in range(low, high):
-                if i < middle and (j >= high or not _precedes(sim, source[j], source[i])):
-                    target[k] = source[i]
-                    i += 1
-                else:
-                    target[k] = source[j]
-                    j += 1
-        row = 1 - row
-        width *= 2
-    if row == 1:
-        for k in range(count):
-            sim.queue_order[0, k] = sim.queue_order[1, k]
+#: Brings ``queue_order[0]`` into order.
+sort_by_key = waiting_order.sorted_by(_precedes)

@@ -6,7 +6,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import flow, heaps, kv_transfer
+from hisearch.kernels.traffic import fair_share, flow, heaps, kv_transfer
 
 _insert, _remove = linked_list()
 
@@ -72,17 +72,37 @@ def wait_first(sim, w, r):
 
 
 @kernel
+def goes_by_urgency(sim):
+    """Whether vLLM's queue goes by urgency, not by arrival alone."""
+    return sim.config.schedule == la.PRIORITY or sim.config.schedule == la.EDF
+
+
+@kernel
+def deadline_s(sim, r):
+    """When the first token of ``r`` is due: its arrival and the TTFT target of its priority; the last holds beyond."""
+    targets_s = sim.ttft_targets_s
+    return sim.requests[r].arrival_s + targets_s[min(sim.trace.priority[r], targets_s.shape[0] - 1)]
+
+
+@kernel
+def urgency(sim, r):
+    """What is lowest for the most urgent: the priority value, or the deadline."""
+    return deadline_s(sim, r) if sim.config.schedule == la.EDF else float(sim.trace.priority[r])
+
+
+@kernel
 def wait_by_urgency(sim, w, r):
-    """Queue ``r`` by (priority, arrival, index); a lower priority value goes first."""
+    """Queue ``r`` by (urgency, arrival, index), the lowest first."""
     requests = sim.requests
-    priority = sim.trace.priority
     worker = sim.workers[w]
+    mine = urgency(sim, r)
     before = worker.waiting_tail
     while before >= 0:
         later = requests[before].arrival_s > requests[r].arrival_s
         if requests[before].arrival_s == requests[r].arrival_s:
             later = before > r
-        if priority[before] < priority[r] or (priority[before] == priority[r] and not later):
+        theirs = urgency(sim, before)
+        if theirs < mine or (theirs == mine and not later):
             break
         before = requests[before].prev
     wait_after(sim, w, before, r)
@@ -159,6 +179,8 @@ def decoded_tokens(sim, w, r):
 @kernel
 def join_decode(sim, w, r):
     """``r``, whose newest token was just sampled, decodes from the next step on."""
+    if sim.config.counts_service:
+        fair_share.join_decode(sim, w, r)
     worker = sim.workers[w]
     request = sim.requests[r]
     request.finish_clock = worker.clock + sim.trace.output_tokens[r] - request.generated
@@ -176,6 +198,8 @@ def join_decode(sim, w, r):
 @kernel
 def leave_decode(sim, w, r):
     """``r`` no longer decodes; its ``generated`` and ``computed`` are brought up to date."""
+    if sim.config.counts_service:
+        fair_share.leave_decode(sim, w, r)
     worker = sim.workers[w]
     request = sim.requests[r]
     request.generated = generated_tokens(sim, w, r)

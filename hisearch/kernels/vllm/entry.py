@@ -14,8 +14,8 @@ from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import heaps, lists
-from hisearch.kernels.vllm import memory, output_write_back, step
+from hisearch.kernels.traffic import fair_share, heaps, lists
+from hisearch.kernels.vllm import fair_order, memory, output_write_back, step
 
 
 @kernel
@@ -43,6 +43,8 @@ def form(sim, w, now):
 def _admit_waiting(sim, w, now, budget):
     """Admit from the head of the queue until one does not fit, passing over requests that wait for adapters."""
     worker = sim.workers[w]
+    if sim.config.counts_service and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
+        fair_order.sort_waiting(sim, w)
     r = worker.waiting_head
     while r >= 0 and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
         after = sim.requests[r].next
@@ -324,7 +326,9 @@ def enqueue(sim, w, r):
     sim.requests[r].node = sim.workers[w].cache_id
     sim.requests[r].redirect = -1
     sim.requests[r].mark = -1
-    if sim.config.schedule == la.PRIORITY:
+    if sim.config.counts_service:
+        fair_share.arrives(sim, r)
+    if lists.goes_by_urgency(sim):
         lists.wait_by_urgency(sim, w, r)
     else:
         lists.wait_last(sim, w, r)
@@ -386,6 +390,8 @@ def engine_entry(sim, op, w, r, now):
         engine_calls.call_engine(sim.config.objects, sim, al.DONE, w, 0, now)
     else:
         queue.reset(sim, w, sim.config.capacity_pages)
+        if sim.config.counts_service:
+            fair_share.reset(sim, w)
         if sim.config.objects:
             engine_calls.call_engine(sim.config.objects, sim, al.BEGIN, w, 0, now)
     return 0

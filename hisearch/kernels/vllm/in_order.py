@@ -10,22 +10,25 @@ from typing import Any
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.layout import sim as la
+from hisearch.kernels.traffic import lists
 from hisearch.kernels.vllm import memory
 
 
 @kernel
 def _choose_victim(sim, w):
-    """Request to preempt. fcfs: the last running one; priority: the least urgent, among equals the foremost."""
+    """Request to preempt. fcfs: the last running one; else the least urgent, among equals the foremost."""
     worker = sim.workers[w]
-    if sim.config.schedule != la.PRIORITY:
+    if not lists.goes_by_urgency(sim):
         return worker.running_tail
     victim = worker.running_head
+    victim_urgency = lists.urgency(sim, victim)
     r = sim.requests[victim].next
     while r >= 0:
-        priority, victim_priority = sim.trace.priority[r], sim.trace.priority[victim]
+        urgency = lists.urgency(sim, r)
         later = sim.requests[r].arrival_s > sim.requests[victim].arrival_s
-        if priority > victim_priority or (priority == victim_priority and later):
+        if urgency > victim_urgency or (urgency == victim_urgency and later):
             victim = r
+            victim_urgency = urgency
         r = sim.requests[r].next
     return victim
 
@@ -71,7 +74,7 @@ def served_in_order(share: Any, missing_pages: Any, preempt: Any, schedule: Any)
                 preempted = True
                 served = victim != r
             if not served:
-                if not (sim.config.outlives_own_preemption and sim.config.schedule == la.PRIORITY):
+                if not (sim.config.outlives_own_preemption and lists.goes_by_urgency(sim)):
                     break
                 r = after
                 continue

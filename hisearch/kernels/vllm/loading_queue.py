@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.core.linked_list import linked_list
-from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.vllm import step
@@ -15,9 +14,10 @@ NO_PAGES, SKIPPED = 0, -1
 
 @kernel
 def more_urgent(sim, a, b):
-    """Whether request ``a`` goes before ``b`` by priority."""
-    if sim.trace.priority[a] != sim.trace.priority[b]:
-        return sim.trace.priority[a] < sim.trace.priority[b]
+    """Whether request ``a`` goes before ``b`` by urgency."""
+    urgency_a, urgency_b = lists.urgency(sim, a), lists.urgency(sim, b)
+    if urgency_a != urgency_b:
+        return urgency_a < urgency_b
     arrival_a = sim.requests[a].arrival_s
     arrival_b = sim.requests[b].arrival_s
     return arrival_a < arrival_b or (arrival_a == arrival_b and a < b)
@@ -28,10 +28,10 @@ _insert, _remove = linked_list()
 
 @kernel
 def skip(sim, w, r):
-    """Append ``r`` to the skipped requests; under priority scheduling, insert it in order."""
+    """Append ``r`` to the skipped requests; where these go by urgency, insert it in order."""
     connector = sim.connectors[w]
     before = connector.skipped_tail
-    if sim.config.schedule == la.PRIORITY:
+    if lists.goes_by_urgency(sim):
         while before >= 0 and more_urgent(sim, r, before):
             before = sim.requests[before].prev
     head, tail = _insert(sim.requests, connector.skipped_head, connector.skipped_tail, before, r)

@@ -13,7 +13,7 @@ from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.engine import engine_calls, log, ordered
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import lists
+from hisearch.kernels.traffic import fair_share, lists
 
 _enqueue = fifo("next_aside")
 
@@ -367,7 +367,9 @@ def wait_again(sim, w, r):
     if worker.futile > la.FUTILE_PREEMPTIONS * sim.config.max_running:
         sim.counters[la.FAULT] = la.STUCK
     log.lost(sim, r)
-    if sim.config.schedule == la.PRIORITY:
+    if sim.config.counts_service:
+        fair_share.arrives(sim, r)
+    if lists.goes_by_urgency(sim):
         lists.wait_by_urgency(sim, w, r)
     else:
         lists.wait_first(sim, w, r)

@@ -60,9 +60,9 @@ def _admit(sim, w, now, budget):
     while budget > 0 and worker.running < sim.config.max_running:
         r = cursor
         skipped = cursor >= 0
-        by_priority = sim.config.schedule == la.PRIORITY
+        by_urgency = lists.goes_by_urgency(sim)
         if worker.waiting > 0 and (
-            not skipped or (by_priority and loading_queue.more_urgent(sim, worker.waiting_head, r))
+            not skipped or (by_urgency and loading_queue.more_urgent(sim, worker.waiting_head, r))
         ):
             r = worker.waiting_head
             skipped = False

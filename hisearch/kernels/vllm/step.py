@@ -10,7 +10,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue, tree
 from hisearch.kernels.engine import schedulers
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import lists
+from hisearch.kernels.traffic import fair_share, lists
 from hisearch.kernels.vllm import memory
 from hisearch.kernels.vllm.in_order import served_in_order
 
@@ -307,6 +307,8 @@ def admit(sim, w, r, now, budget):
         return 0
     lists.stop_waiting(sim, w, r)
     hold(sim, w, r, trace_node, limit, hit_tokens)
+    if sim.config.counts_service:
+        fair_share.admit(sim, w, r)
     lists.note_scheduled(sim, r, now, hit_tokens, 0)
     run(sim, w, r, share, lists.pages(sim, hit_tokens))
     return share
@@ -318,10 +320,12 @@ def fast_forward_limit(sim, w, preempted):
 
     No request is admitted meanwhile: the free pages only become fewer. Cache hits of the first waiting request make up
     for it only where it goes on from what a request makes here: then the next page so made ends the fast-forward. A
-    request that waits for objects may be admitted at any step.
+    request that waits for objects may be admitted at any step, and in a fair order another may come to the head.
     """
     worker = sim.workers[w]
     if sim.config.objects and worker.waiting > 0:
+        return 1
+    if sim.config.counts_service and worker.waiting > 0 and worker.running < sim.config.max_running:
         return 1
     if preempted or worker.draining > 0 or worker.outstanding != sim.config.overlap or sim.config.schedulers > 1:
         return 1

@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from hisearch.base.policies import QUEUE_ORDERS
 from hisearch.latency.parameters import (
     layer_kv_bytes_per_token,
     layer_state_bytes,
@@ -142,8 +143,17 @@ def kv_groups_of(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec)
     states beside drafted tokens are not simulated either, nor Mamba-2's with prefix caching before 0.32.
 
     Raises:
-        InvalidParallelism: the engine does not start with such states; or the model cannot be split so.
+        InvalidParallelism: the engine does not start with such states; the model cannot be split so; or the order of
+            the queue counts service, which is not simulated with groups.
     """
+    groups = _simulated_groups(pool, model, accelerator)
+    if groups is not None and QUEUE_ORDERS[pool.engine.schedule].counts_service:
+        message = f"{pool.engine.schedule} is not simulated under vLLM for models with several groups of KV blocks"
+        raise InvalidParallelism(message, "engine.schedule")
+    return groups
+
+
+def _simulated_groups(pool: PoolSpec, model: ModelSpec, accelerator: AcceleratorSpec) -> KvGroups | None:
     alone = pool.attention_data_parallel == pool.pipeline_parallel == 1 and pool.role == "unified"
     if pool.engine.name != "vllm" or not alone or pool.tiers or pool.devices is not None or pool.agents is not None:
         return None

@@ -18,6 +18,7 @@ from pydantic import AliasChoices, Field
 
 from hisearch.report.data.stored import read_stored
 from hisearch.score.capacity import Capacity
+from hisearch.score.fairness import ServiceDifference
 from hisearch.score.terms import Check
 from hisearch.search.model.demand import Rates
 
@@ -184,6 +185,23 @@ class IdealCache:
 
 
 @dataclass(frozen=True)
+class ClassFigures:
+    """What the requests of a class get and cost at the study's load.
+
+    name: ``priority 0``, ``tenant 3``. requests: that arrived. ttft_p95_s, tpot_p95_s: None where undefined.
+    attainment: share that meets its terms, 0 to 1. usd_per_hour: by the seconds that its tokens held KV memory.
+    """
+
+    name: str
+    requests: int
+    ttft_p95_s: float | None
+    tpot_p95_s: float | None
+    attainment: float
+    goodput_rps: float
+    usd_per_hour: float
+
+
+@dataclass(frozen=True)
 class Closeup:
     """All data of the closeup.
 
@@ -191,6 +209,7 @@ class Closeup:
     with HBM alone, and in run folders of earlier versions; tier_timeline: None then. too_short: where the trace is too
     short to show a steady state, what one shows, and how long it takes; or "". rates: of arrivals at the study's load,
     follow-ups when this deployment let them come; None in a closed loop, and in run folders of earlier versions.
+    classes: of each priority and each tenant, where there are several; service_difference: of two tenants.
     """
 
     trial: int
@@ -204,6 +223,8 @@ class Closeup:
     tier_timeline: TierTimeline | None = None
     too_short: str = ""
     rates: Rates | None = None
+    classes: tuple[ClassFigures, ...] = ()
+    service_difference: ServiceDifference | None = None
 
     @property
     def headroom(self) -> Capacity | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hisearch.report.data.closeup import SHARES, IdealCache, LatencyCurve, WorkerTimeline
 from hisearch.report.data.inputs import CostRow, ReportInput
 from hisearch.report.figures import closeup as draw
+from hisearch.report.figures.classes import classes_drawing
 from hisearch.report.figures.drawing import Drawing, NumberTable, drawing
 from hisearch.report.figures.importance import Importance, importance
 from hisearch.report.figures.theme import GIB
@@ -34,6 +35,8 @@ def closeup_drawings(data: ReportInput) -> list[tuple[Drawing, go.Figure]]:
         built.append((_loads(data, label), draw.figure_loads(data.loads)))
     if closeup is not None and closeup.latencies:
         built.append((_latencies(closeup.latencies, label), draw.figure_latencies(closeup.latencies, data.slo)))
+    if closeup is not None and closeup.classes:
+        built.append(classes_drawing(closeup.classes, closeup.service_difference, label))
     if closeup is not None and closeup.ideal is not None:
         built.append((_ideal(closeup.ideal, label), draw.figure_ideal(closeup.ideal)))
     if closeup is not None:

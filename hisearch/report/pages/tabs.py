@@ -28,6 +28,7 @@ _OF_DRAWING = {
     "importance": "sensitivity",
     "capacity": "load",
     "latencies": "load",
+    "classes": "load",
     "ideal": "cache",
     "tier-use": "cache",
     "tiers": "cache",

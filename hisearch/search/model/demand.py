@@ -1,6 +1,8 @@
 """A trace's demand in a few numbers: enough to size a deployment without simulating.
 
 Notation
+    own tokens   prompt tokens that no other sequence has in common with the request: no cache spares it these, in
+                 whatever order requests are served
     hit tokens   prompt tokens that an unlimited cache would hold at the request's arrival: the longest prefix shared
                  with an earlier sequence (prompt and output) of the trace, at most the prompt less one token
     context      tokens that a decode step reads; averaged over all decode steps of the trace
@@ -14,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hisearch.base.dtypes import F8, I8
+from hisearch.base.dtypes import F8, I4, I8
 from hisearch.search.model.reuse import HitCurve, Reuse
-from hisearch.specs.studies.slo import SloSpec
+from hisearch.specs.studies.slo import SloSpec, SloTerm
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 Mask = npt.NDArray[np.bool_]
@@ -45,9 +47,9 @@ class Demand:
     window; follow-ups arrive at half the SLO's bounds. least_rps: rate that a deployment within the SLO must carry:
     every response takes all the time that the SLO allows, the last one too; 0 if the SLO sets no such time.
     scales_with_load: first turns arrive over some time, so a larger load is a denser one. input_tokens, new_tokens,
-    output_tokens: shape (S,); new = input - hit. mean_context_tokens: see the module. unique_tokens: distinct tokens,
-    the contents of an unlimited cache. reuse: what caches of limited size hit, by the number of caches among which
-    requests are dealt.
+    output_tokens, own_tokens, priority, tenant: shape (S,); new = input - hit; own is known where the SLO has terms
+    about classes, else new. mean_context_tokens: see the module. unique_tokens: distinct tokens, the contents of an
+    unlimited cache. reuse: what caches of limited size hit, by the number of caches among which requests are dealt.
     """
 
     requests: int
@@ -61,6 +63,16 @@ class Demand:
     mean_context_tokens: float
     unique_tokens: int
     reuse: Callable[[int], HitCurve]
+    own_tokens: I8
+    priority: I4
+    tenant: I4
+
+    def of_class(self, term: SloTerm) -> Mask:
+        """The requests that a term is about, shape (S,)."""
+        mask = np.ones(len(self.input_tokens), np.bool_)
+        for name, number in term.of_class.items():
+            mask &= getattr(self, name) == number
+        return mask
 
     @property
     def ideal_hit_rate(self) -> float:
@@ -104,6 +116,9 @@ def measure_demand(
         mean_context_tokens=float(context.sum() / outputs.sum()),
         unique_tokens=_unique_tokens(arrays, served),
         reuse=Reuse(trace, order),
+        own_tokens=_own_tokens(arrays)[served] if any(term.of_class for term in slo.terms) else inputs - hits,
+        priority=arrays.priority[served],
+        tenant=arrays.tenant[served],
     )
 
 
@@ -119,6 +134,18 @@ def _served(trace: CompiledTrace, window_tokens: int | None) -> Mask:
 def scales_with_load(arrays: TraceArrays) -> bool:
     """Whether first turns arrive over some time; in a closed loop no arrival depends on the load."""
     return bool(np.ptp(arrays.arrival_s[arrays.previous < 0]) > 0)
+
+
+def _own_tokens(arrays: TraceArrays) -> I8:
+    """Prompt tokens of each request that no other sequence of the trace begins with, before it or after; shape (N,)."""
+    parents, ends = arrays.parent.tolist(), arrays.end_tokens.tolist()
+    passing = np.bincount(arrays.output_node, minlength=len(parents)).tolist()
+    for node in range(len(parents) - 1, 0, -1):  # a parent has a smaller index than its children
+        passing[parents[node]] += passing[node]
+    shared = [0] * len(parents)
+    for node in range(1, len(parents)):
+        shared[node] = ends[node] if passing[node] > 1 else shared[parents[node]]
+    return np.asarray(arrays.input_tokens - np.array(shared, np.int64)[arrays.prompt_node])
 
 
 def _unique_tokens(arrays: TraceArrays, served: Mask) -> int:

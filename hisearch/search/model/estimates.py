@@ -129,6 +129,36 @@ def least_ttft_s(costs: StepCosts, engine: EngineSpec, demand: Demand, slo: SloS
     return prefill_seconds(costs, engine.chunk_tokens, max(round(new), 1), 0)
 
 
+def least_class_ttft(costs: StepCosts, engine: EngineSpec, demand: Demand, slo: SloSpec) -> float:
+    """TTFT of a class that no worker can beat, as a share of its bound: the worst of the terms about classes, else 0.
+
+    At zero load, where caches hold all that requests have in common, whatever their order. E2E terms bound it too. All
+    requests that the SLO lets be rejected are taken to be the class's longest.
+    """
+    shares = [0.0]
+    spared = math.floor(slo.max_rejected_fraction * demand.requests + 1e-9)
+    for term in slo.terms:
+        if not term.of_class or term.metric == "tpot_s":
+            continue
+        own = np.sort(demand.own_tokens[demand.of_class(term)])
+        counted = own[: max(len(own) - spared, 0)]
+        if len(counted):
+            tokens = max(int(counted[math.floor(term.percentile / 100.0 * (len(counted) - 1))]), 1)
+            chunk_tokens = engine.chunk_tokens if engine.chunked_prefill else tokens
+            shares.append(prefill_seconds(costs, chunk_tokens, tokens, 0) / term.at_most_s)
+    return max(shares)
+
+
+def least_class_tpot(costs: StepCosts, demand: Demand, slo: SloSpec) -> float:
+    """TPOT of a class that no worker can beat, as a share of its bound, likewise: of its shortest context, alone."""
+    shares = [0.0]
+    for term in slo.terms:
+        decoding = demand.of_class(term) & (demand.output_tokens >= 2)
+        if term.of_class and term.metric == "tpot_s" and decoding.any():
+            shares.append(decode_step_seconds(costs, 1, int(demand.input_tokens[decoding].min())) / term.at_most_s)
+    return max(shares)
+
+
 def largest(holds: Callable[[int], bool], most: int) -> int:
     """Largest n in [1, most] for which ``holds`` (true up to some n, false beyond); 0 if ``holds(1)`` is false."""
     low, high = 0, most + 1

@@ -91,7 +91,12 @@ class Problem:
 
     def engine_settings(self, engine: EngineName) -> list[dict[str, Any]]:
         """Every combination of an engine's batch limits and policies; see ``ExecutionSpace``."""
-        return self.space.execution.engine_settings(engine, engine in self.window_pool_engines)
+        combinations = self.space.execution.engine_settings(engine, engine in self.window_pool_engines)
+        return [settings | self.order_settings(settings["schedule"]) for settings in combinations]
+
+    def order_settings(self, schedule: str) -> dict[str, Any]:
+        """An order of the waiting queue, with the deadlines that the SLO sets where it goes by them."""
+        return {"schedule": schedule} | ({"ttft_targets_s": self.slo.ttft_targets_s} if schedule == "edf" else {})
 
     @property
     def profile(self) -> str:

@@ -189,7 +189,7 @@ def _pool_changes(problem: Problem, pool: PoolSpec) -> Iterator[Callable[[dict[s
     for policy in execution.capacity_policies if pool.engine.name == "trtllm" else ():
         yield _engine_setting("capacity_policy", policy)
     for schedule in execution.schedules_of(pool.engine.name):
-        yield _engine_setting("schedule", schedule)
+        yield _engine_settings({"ttft_targets_s": []} | problem.order_settings(schedule))
     for ratio in execution.swa_full_tokens_ratios if pool.engine.name in problem.window_pool_engines else ():
         yield _engine_setting("swa_full_tokens_ratio", ratio)
     for speculation in execution.speculations(pool.engine.name):
@@ -209,8 +209,12 @@ def _pool_changes(problem: Problem, pool: PoolSpec) -> Iterator[Callable[[dict[s
 
 
 def _engine_setting(name: str, value: float | str) -> Callable[[dict[str, Any]], None]:
+    return _engine_settings({name: value})
+
+
+def _engine_settings(settings: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
     def change(data: dict[str, Any]) -> None:
-        data["engine"] |= {name: value}
+        data["engine"] |= settings
 
     return change
 

@@ -26,8 +26,9 @@ from hisearch.search.model.estimates import (
     Estimate,
     expected_hit_rate,
     largest,
+    least_class_tpot,
+    least_class_ttft,
     least_tpot_s,
-    least_ttft_s,
     lone_seconds,
     prefill_seconds,
     tpot_bound_s,
@@ -42,6 +43,7 @@ from hisearch.search.stages.execution import (
     alone_of,
     beaten,
     groups,
+    least_ttft_of,
     priced,
     replicas_for,
     replicas_needed,
@@ -153,12 +155,11 @@ def _size_prefill(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compi
     expected = at(expected_hit_rate(demand, pool, kv_tokens, workers))
     kindest = at(demand.ideal_hit_rate)
     shortfalls = {
-        Shortfall.TTFT: kindest.ttft_s / ttft_bound(slo)[0],
+        Shortfall.TTFT: max(kindest.ttft_s / ttft_bound(slo)[0], least_class_ttft(lone, engine, demand, slo)),
         Shortfall.LOAD: demand.least_rps / (most * kindest.capacity_rps),
     }
     usd = problem.planner.usd_per_hour(alone_of(problem, pool))
-    least_s = least_ttft_s(lone, engine, demand, slo)
-    return priced(problem, pool, expected, margin, shortfalls, usd, least_s)
+    return priced(problem, pool, expected, margin, shortfalls, usd, least_ttft_of(problem, pool, lone))
 
 
 def _size_decode(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts) -> Candidate:
@@ -166,7 +167,7 @@ def _size_decode(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compil
     demand, slo, engine = problem.demand, problem.slo, pool.engine
     margin, most = max(costs.relative_error, LEAST_MARGIN), problem.max_replicas(pool)
     context, outputs = demand.mean_context_tokens, float(demand.output_tokens.mean())
-    bound_s = tpot_bound_s(slo, demand)
+    bound_s, lone = tpot_bound_s(slo, demand), lone_seconds(costs, pool.attention_data_parallel)
     transfer = problem.space.pools.disaggregated.transfer if problem.space.pools.disaggregated is not None else None
     kept = transfer.reserved_decode_tokens if transfer is not None and engine.name == "sglang" else 0
     kv_batch = max(int(kv_tokens / (context + kept)), 1)
@@ -181,7 +182,7 @@ def _size_decode(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compil
     rate = pool.attention_data_parallel * running / (outputs * step_s(running))
     expected = Estimate(batch, bounded_by, step_s(running), 0.0, rate, 0.0)
     shortfalls = {
-        Shortfall.TPOT: least_tpot_s(lone_seconds(costs, pool.attention_data_parallel), demand) / bound_s,
+        Shortfall.TPOT: max(least_tpot_s(lone, demand) / bound_s, least_class_tpot(lone, demand, slo)),
         Shortfall.LOAD: demand.least_rps / (most * rate),
     }
     usd = problem.planner.usd_per_hour(alone_of(problem, pool))

@@ -16,13 +16,15 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.costs import CompiledCosts, StepCosts
 from hisearch.search.model.candidates import Candidate, Cluster
 from hisearch.search.model.deployments import deployment_of, starting_memory_fraction
 from hisearch.search.model.estimates import (
     Estimate,
     estimate,
     expected_hit_rate,
+    least_class_tpot,
+    least_class_ttft,
     least_tpot_s,
     least_ttft_s,
     lone_seconds,
@@ -211,8 +213,14 @@ def _size(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCosts
     price = problem.planner.usd_per_hour(together) / group
     misses = _misses(problem, pool, kv_tokens, costs)
     lone = lone_seconds(costs, pool.attention_data_parallel)
-    least_s = least_ttft_s(lone, pool.engine, problem.demand, problem.slo)
-    return priced(problem, pool, expected, margin, misses, price, least_s)
+    return priced(problem, pool, expected, margin, misses, price, least_ttft_of(problem, pool, lone))
+
+
+def least_ttft_of(problem: Problem, pool: PoolSpec, lone: StepCosts) -> float:
+    """TTFT that no worker can beat, as a share of its bound: of all requests, or of a class."""
+    demand, slo = problem.demand, problem.slo
+    of_all = least_ttft_s(lone, pool.engine, demand, slo) / ttft_bound(slo)[0]
+    return max(of_all, least_class_ttft(lone, pool.engine, demand, slo))
 
 
 def priced(
@@ -222,19 +230,19 @@ def priced(
     margin: float,
     misses: Mapping[Shortfall, float],
     usd: float,
-    least_ttft_s: float = 0.0,
+    least_ttft: float = 0.0,
 ) -> Candidate:
     """A worker with the replicas for the busiest minute; a shortfall if it misses a bound beyond the margin.
 
     expected: estimate of one replica; margin: its relative error. misses: most favourable estimate of each bounded
-    figure, as a share of its bound. usd: dollars per hour of one replica. least_ttft_s: TTFT at zero load.
+    figure, as a share of its bound. usd: dollars per hour of one replica. least_ttft: TTFT at zero load, likewise.
     """
     most = problem.max_replicas(pool)
     replicas = replicas_needed(problem, expected.capacity_rps, most)
     reason, excess = _worst(misses, margin)
     certain = dict(misses)
     if Shortfall.TTFT in certain:
-        certain[Shortfall.TTFT] = min(certain[Shortfall.TTFT], least_ttft_s / ttft_bound(problem.slo)[0])
+        certain[Shortfall.TTFT] = min(certain[Shortfall.TTFT], least_ttft)
     certain_reason, certain_excess = _worst(certain, margin)
     return Candidate(
         pool=pool,
@@ -267,8 +275,10 @@ def _misses(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCos
     alone = estimate(lone, single, kv_tokens, demand, slo, demand.ideal_hit_rate)
     most_rps = max(problem.max_replicas(pool) - problem.replicas_down, 1) * best.capacity_rps
     return {
-        Shortfall.TPOT: least_tpot_s(lone, demand) / tpot_bound_s(slo, demand),
-        Shortfall.TTFT: alone.ttft_s / ttft_bound(slo)[0],
+        Shortfall.TPOT: max(
+            least_tpot_s(lone, demand) / tpot_bound_s(slo, demand), least_class_tpot(lone, demand, slo)
+        ),
+        Shortfall.TTFT: max(alone.ttft_s / ttft_bound(slo)[0], least_class_ttft(lone, engine, demand, slo)),
         Shortfall.LOAD: demand.least_rps / most_rps,
     }
 

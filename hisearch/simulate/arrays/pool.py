@@ -122,6 +122,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         balance_wait_steps=engine.attention_dp_batching_wait_iters,
         mixed_chunk=engine.mixed_chunk and engine.chunked_prefill,
         receive_interval=engine.receive_interval,
+        counts_service=role != fl.DECODE and QUEUE_ORDERS[engine.schedule].counts_service,
         shared_outputs=0,
         log=0,
         **_rules(plan),
@@ -238,23 +239,28 @@ def _tree_records(plan: WorkerPlan, config: Any, searched_trees: int) -> Any:
     return trees
 
 
-def _queue_arrays(plan: WorkerPlan, config: Any, nodes: int, count: int, *, ends: bool) -> dict[str, Any]:
-    """Arrays by which SGLang orders its queue and forms its batches; of one place where the engine has no use for them.
+def _queue_arrays(plan: WorkerPlan, config: Any, nodes: int, trace: TraceArrays, *, ends: bool) -> dict[str, Any]:
+    """Arrays that order a queue, and of which SGLang forms batches; of one place where the engine has no use for them.
 
-    nodes: of all trees. count: requests. ends: requests may end within a step, without a cache to keep them.
+    nodes: of all trees. trace: the requests. ends: requests may end within a step, without a cache to keep them.
     """
-    workers, radix = int(config.workers), _has_radix_cache(config)
+    workers, radix, count = int(config.workers), _has_radix_cache(config), len(trace.arrival_s)
     order = QUEUE_ORDERS[plan.engine.schedule]
     # With storage the queue keeps its order between passes that sort it (see ``sglang.order``).
-    sorts = radix and (order.every_pass or (len(plan.tiers) > 1 and config.schedule != la.FCFS))
+    late = len(plan.tiers) > 1 and config.schedule != la.FCFS
+    sorts = config.counts_service or (radix and (order.every_pass or late))
+    keys = config.counts_service or (radix and config.schedule != la.FCFS)
     priorities = EVICTIONS[plan.engine.eviction].priorities or tier_arrays.by_priority(plan)
     has_ranks = radix and (priorities or order.weighs_nodes)
     has_prompts = radix or config.engine == la.TRTLLM
+    queued = np.empty(count if keys else 1, sglang_fields.QUEUED).view(np.recarray)
+    tenants, of_requests = np.unique(trace.tenant if config.counts_service else [0], return_inverse=True)
+    queued["tenant"] = of_requests
     return {
         "node_ranks": np.empty(nodes if has_ranks else 1, tree_layout.NODE_RANK).view(np.recarray),
-        "queued": np.empty(count if radix and config.schedule != la.FCFS else 1, sglang_fields.QUEUED).view(
-            np.recarray
-        ),
+        "queued": queued,
+        "tenants": records(workers * len(tenants), sglang_fields.TENANT).reshape(workers, -1),
+        "ttft_targets_s": np.array([math.inf if of is None else of for of in plan.engine.ttft_targets_s] or [math.inf]),
         "joins": np.empty((workers, config.max_running if radix else 1), sglang_fields.JOIN).view(np.recarray),
         "prompts": np.empty((2 * workers, config.max_running) if has_prompts else (1, 1), np.int32),
         "ends": np.empty((2 * workers, config.max_running + 1) if radix and ends else (1, 1), np.float64),
@@ -324,7 +330,7 @@ def allocate(
             trace, agents, plan.agents, searched_trees, workers, nodes, int(config.capacity_pages), seed
         ),
         nodes=np.empty(nodes, tree_layout.NODE).view(np.recarray),
-        **_queue_arrays(plan, config, nodes, count, ends=bool(pinned.any()) and not config.prefix_caching),
+        **_queue_arrays(plan, config, nodes, trace, ends=bool(pinned.any()) and not config.prefix_caching),
         **tier_arrays.arrays(plan, trace, workers, node_limit),
         hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
         hosts=_hosts(workers if config.hicache or config.store_pool >= 0 else 1, places),

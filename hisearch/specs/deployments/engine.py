@@ -19,6 +19,7 @@ from hisearch.specs.base import (
 from hisearch.specs.deployments.engine_settings import (
     MAMBA_FULL_MEMORY_RATIO,
     SWA_FULL_TOKENS_RATIO,
+    check_order,
     check_release,
     check_sglang,
     check_trtllm,
@@ -109,6 +110,11 @@ class EngineSpec(Strict):
         "fcfs",
         description="Order of the waiting queue: vLLM scheduling_policy, SGLang schedule_policy; TensorRT-LLM: fcfs. "
         + summaries(QUEUE_ORDERS),
+    )
+    ttft_targets_s: list[Positive | None] = Field(
+        default_factory=list,
+        description="edf: seconds from arrival until the first token is due, of requests with priority 0, 1, …; the "
+        "last value holds for further ones, null: no deadline. A search takes them from the SLO's TTFT terms.",
     )
     priority_scheduling: bool = Field(
         False,
@@ -257,5 +263,6 @@ class EngineSpec(Strict):
                 f"chunk_tokens {self.chunk_tokens} is less than max_running_requests {self.max_running_requests}: "
                 f"{title} needs one token of the budget for each running request"
             )
+        check_order(self)
         check_trtllm(self)
         return self

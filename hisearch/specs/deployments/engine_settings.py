@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import Any, Protocol
 
 from hisearch.base.engine_rules import SETTINGS_SINCE
+from hisearch.base.policies import QUEUE_ORDERS
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.deployments.engine_rules import rules_version
 from hisearch.specs.versions import PYTORCH_SINCE, precedes
@@ -27,6 +28,10 @@ class Engine(Protocol):
     def version(self) -> str: ...  # noqa: D102
     @property
     def schedule(self) -> str: ...  # noqa: D102
+    @property
+    def ttft_targets_s(self) -> Sequence[float | None]: ...  # noqa: D102
+    @property
+    def speculation(self) -> object: ...  # noqa: D102
     @property
     def eviction(self) -> str: ...  # noqa: D102
     @property
@@ -135,6 +140,20 @@ def check_release(engine: Engine, given: Set[str]) -> None:
     for key, since in SETTINGS_SINCE.get(engine.name, {}).items():
         if key in given and getattr(engine, key) and precedes(follows, since):
             raise ValueError(f"{ENGINE_TITLES[engine.name]} {engine.version} has no {key}: it came with {since}")
+
+
+def check_order(engine: Engine) -> None:
+    """Refuse deadlines without the order that goes by them, and the reverse; service that is not counted.
+
+    Raises:
+        ValueError: which.
+    """
+    if (engine.schedule == "edf") != bool(engine.ttft_targets_s):
+        raise ValueError("schedule edf and ttft_targets_s need each other: a deadline is arrival and its target")
+    if engine.ttft_targets_s and all(target is None for target in engine.ttft_targets_s):
+        raise ValueError("ttft_targets_s: no priority has a target")
+    if QUEUE_ORDERS[engine.schedule].counts_service and engine.speculation is not None:
+        raise ValueError(f"schedule {engine.schedule} counts one token per decode step; speculation is not simulated")
 
 
 def check_sglang(engine: Engine) -> None:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
+from hisearch.base.policies import QUEUE_ORDERS
 from hisearch.specs.base import (
     ENGINE_TITLES,
     Count,
@@ -156,6 +157,9 @@ class PoolSpec(Strict):
             _check_decode_context(self)
         if self.engine.experts.exchange == "all_to_all":
             _check_all_to_all(self)
+        if QUEUE_ORDERS[self.engine.schedule].counts_service and self.pipeline_parallel > 1:
+            message = f"{self.engine.schedule} counts a worker's own service; simulated without pipeline_parallel"
+            raise KeyedError(("engine", "schedule"), message)
         _check_decode_tiers(self)
         if self.schedule and self.autoscale is not None:
             raise KeyedError(("autoscale",), "a pool follows its schedule or an autoscaler, not both")

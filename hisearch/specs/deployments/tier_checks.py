@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
+from hisearch.base.policies import QUEUE_ORDERS
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.deployments.tiers import TierSpec, kv_connector_title, not_shared, shares_memory
 from hisearch.specs.machines.hardware import HostSpec, MediumSpec, ScopeName
@@ -52,6 +53,10 @@ def _kv_connector_problems(pool: PoolSpec, media: Mapping[str, MediumSpec]) -> I
     if not pool.tiers:
         return
     title = kv_connector_title(pool.engine.name, pool.kv_connector)
+    if pool.engine.name == "vllm" and QUEUE_ORDERS[pool.engine.schedule].counts_service:
+        yield TierProblem(
+            "engine.schedule", f"{pool.engine.schedule} is not simulated with {title}; take fcfs or priority"
+        )
     nearest, medium = pool.tiers[0], media[pool.tiers[0].medium]
     if medium.kind not in HOST_MEMORY:
         yield TierProblem(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,7 @@ _PARTS = {
     f"{_WORKLOAD}.first_input": "input",
     f"{_WORKLOAD}.output": "output",
     f"{_WORKLOAD}.arrivals": "rate",
+    f"{_WORKLOAD}.classes": "classes",
 }
 
 
@@ -120,7 +121,8 @@ def study_from_question(
     stated_model, model = named_model(question.model, catalogue)
     slo_ref, slo = _slo(question.slo, catalogue)
     _check_window(question, model.spec)
-    sample, turns = Sample.of(question, slo), Turns.of(question, model.spec.max_context_tokens)
+    sample = Sample.of(question, slo)
+    turns = [Turns.of(part, model.spec.max_context_tokens) for part in question.parts]
     effort = _SHORT_TRACE if sample.requests <= _SHORT else _LONG_TRACE
     spec = {
         **stated_model,
@@ -153,8 +155,21 @@ def study_from_question(
     if settings:
         text = study_text(name, description, apply_overrides(text_source(text, made), "Study", settings).data["spec"])
     sample = sample.cut(question, resolved)
-    prompts = turns.describe() if question.turns > 1 or question.shared else ""
-    return Asked(question, resolved, text, sample.sentence, sample.caution, prompts)
+    return Asked(question, resolved, text, sample.sentence, sample.caution, _prompts(question, turns))
+
+
+def _prompts(question: Question, turns: Sequence[Turns]) -> str:
+    """How long prompts are where a request adds to what was said before, by class; or ""."""
+    texts = [
+        f"{name}{of_part.describe()}"
+        for name, part, of_part in zip(_headings(question), question.parts, turns, strict=True)
+        if part.turns > 1 or part.shared
+    ]
+    return "; ".join(texts)
+
+
+def _headings(question: Question) -> list[str]:
+    return [f"{each.name}: " for each in question.classes] or [""]
 
 
 def _without_none(spec: dict[str, Any]) -> dict[str, Any]:
@@ -197,40 +212,88 @@ def _check_window(question: Question, model: ModelSpec) -> None:
     Raises:
         QuestionError: they are.
     """
-    window, context = model.max_context_tokens, question.mean_context
-    if context > window:
-        part = "turns" if question.turns > 1 else "input"
-        raise refused(
-            part,
-            f"prompt and output of {'the last turn' if question.turns > 1 else 'a request'} have {context:,.0f} tokens "
-            f"on average, more than the {window:,} of the model's window",
-        )
+    for name, part in zip(_headings(question), question.parts, strict=True):
+        window, context = model.max_context_tokens, part.mean_context
+        if context > window:
+            field = "turns" if part.turns > 1 else "input"
+            raise refused(
+                "classes" if question.classes else field,
+                f"{name}prompt and output of {'the last turn' if part.turns > 1 else 'a request'} have {context:,.0f} "
+                f"tokens on average, more than the {window:,} of the model's window",
+            )
 
 
-def _generator(question: Question, model: ModelSpec, sample: Sample, turns: Turns) -> dict[str, Any]:
-    generator: dict[str, Any] = {"requests": sample.requests, "arrivals": _arrivals(question, turns)}
-    for key, lengths in (("first_input", question.input_lengths), ("output", question.output_lengths)):
-        generator[key] = lengths.model_dump(mode="json", exclude_defaults=True)
+def _generator(question: Question, model: ModelSpec, sample: Sample, turns: Sequence[Turns]) -> dict[str, Any]:
+    generator: dict[str, Any] = {"requests": sample.requests, **_arrivals(question, turns), **_lengths(question)}
     if question.turns > 1:
-        sessions: dict[str, Any] = {"continue_probability": [1.0], "max_turns": question.turns}
-        if question.think_s > 0:
-            sessions["think"] = {"p50_s": question.think_s, "p90_s": question.think_s * THINK_P90}
-            if question.rate is not None:
-                # The trace begins in the middle of conversations, so that its rate is the one asked for throughout.
-                generator["warm_up_s"] = float(math.ceil(2 * mean_think_s(question) * (question.turns - 1)))
-        generator["sessions"] = sessions
+        generator["sessions"] = _sessions(question)
+    talking = [part for part in question.parts if part.turns > 1 and part.think_s > 0 and part.rate is not None]
+    if talking:
+        # The trace begins in the middle of conversations, so that its rate is the one asked for throughout.
+        generator["warm_up_s"] = float(max(math.ceil(2 * mean_think_s(each) * (each.turns - 1)) for each in talking))
     if question.shared:
         generator["shared_prefixes"] = [{"name": "system prompt", "tokens": question.shared, "share": 1.0}]
+    if question.classes:
+        generator["classes"] = _classes(question, turns)
     return generator | {"max_context_tokens": model.max_context_tokens}
 
 
-def _arrivals(question: Question, turns: Turns) -> dict[str, Any]:
-    if question.rate is None:
-        return {"process": "closed_loop", "users": question.concurrency}
-    sessions = {"rate_rps": float(f"{question.rate / turns.mean:.6g}")}
-    if question.burst == 1.0:
+def _lengths(question: Question) -> dict[str, Any]:
+    lengths = (("first_input", question.input_lengths), ("output", question.output_lengths))
+    return {key: of.model_dump(mode="json", exclude_defaults=True) for key, of in lengths}
+
+
+def _sessions(question: Question) -> dict[str, Any]:
+    """Conversations of a question with several turns, or of a class with a single one where others have several."""
+    sessions: dict[str, Any] = {"continue_probability": [1.0], "max_turns": question.turns}
+    if question.think_s > 0:
+        sessions["think"] = {"p50_s": question.think_s, "p90_s": question.think_s * THINK_P90}
+    return sessions
+
+
+def _arrivals(question: Question, turns: Sequence[Turns]) -> dict[str, Any]:
+    """Of the conversations at the question's rate, or of its users; {} where every class has a rate of its own."""
+    if question.concurrency is not None:
+        return {"arrivals": {"process": "closed_loop", "users": question.concurrency}}
+    sessions = [
+        (part.rate or 0.0) / of_part.mean
+        for part, of_part, shared in zip(question.parts, turns, _at_question_rate(question), strict=True)
+        if shared
+    ]
+    return {"arrivals": _process(sum(sessions), question.burst)} if sessions else {}
+
+
+def _at_question_rate(question: Question) -> list[bool]:
+    return [each.share is not None for each in question.classes] or [True]
+
+
+def _process(sessions_rps: float, burst: float) -> dict[str, Any]:
+    sessions = {"rate_rps": float(f"{sessions_rps:.6g}")}
+    if burst == 1.0:
         return {"process": "poisson", **sessions}
-    return {"process": "gamma", **sessions, "cv": question.burst}
+    return {"process": "gamma", **sessions, "cv": burst}
+
+
+def _classes(question: Question, turns: Sequence[Turns]) -> list[dict[str, Any]]:
+    """Each class as a generator has it, whose shares are of conversations, not of requests."""
+    weights = [
+        share / of_part.mean if shared else 0.0
+        for share, of_part, shared in zip(question.requests_shares, turns, _at_question_rate(question), strict=True)
+    ]
+    classes = []
+    for each, part, of_part, weight in zip(question.classes, question.parts, turns, weights, strict=True):
+        stated: dict[str, Any] = {"name": each.name}
+        if each.share is not None:
+            stated["share"] = weight / sum(weights)
+        else:
+            stated["arrivals"] = _process((part.rate or 0.0) / of_part.mean, part.burst)
+        stated |= {"priority": each.priority, "tenants": list(each.tenants)}
+        own = {"first_input": each.input, "output": each.output}
+        stated |= {key: value for key, value in _lengths(part).items() if own[key] is not None}
+        if part.turns != question.turns:
+            stated["sessions"] = _sessions(part)
+        classes.append(stated)
+    return classes
 
 
 def _space(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[str, Any]:

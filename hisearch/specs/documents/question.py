@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from hisearch.specs.base import ENGINE_TITLES, MAX_SEED, DType, EngineName
+from hisearch.specs.documents.question_classes import TrafficClass
 from hisearch.specs.errors import SpecError
 from hisearch.specs.phrases import PhraseError
 from hisearch.specs.wording import listed, per_second, unknown
@@ -57,7 +58,7 @@ class Question:
     rate: requests per second, of all turns; concurrency: users with one request each instead. burst: coefficient of
     variation of the gaps between arrivals, 1 for Poisson. turns: of a conversation. shared: tokens of a system prompt
     that all begin with. think_s: median between an answer and the next turn. spread: of the lengths, see
-    ``DEFAULT_SPREAD``.
+    ``DEFAULT_SPREAD``. classes: of requests, whose shares add up to 1; a rate is that of the classes with shares.
     have: accelerators that are there, how many of which kind: asks for the largest rate that they carry. A rate is then
     no part of the question, and gpu is their kind.
     gpu, engine, weights: what is tried, gpu also by a name of ``USUAL``; without weights, the model's own format.
@@ -85,6 +86,7 @@ class Question:
     confidence: float | None = None
     seed: int = 0
     have: tuple[str, int] | None = None
+    classes: tuple[TrafficClass, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpu", tuple(USUAL.get(name, name) for name in self.gpu))
@@ -107,13 +109,15 @@ class Question:
         if not 0 <= self.seed <= MAX_SEED:
             raise refused("seed", f"expected 0 to {MAX_SEED}, got {self.seed}")
         _ = self.input_lengths, self.output_lengths
+        if self.classes:
+            self._check_classes()
 
     def _check_traffic(self) -> None:
         if self.have is not None and self.have[1] < 1:
             raise refused("have", f"expected 1 accelerator or more, got {self.have[1]}")
         if self.have is not None and self.concurrency is not None:
             raise refused("concurrency", "users in a closed loop have no largest rate; leave it out")
-        if (self.rate is None) == (self.concurrency is None):
+        if (self.rate is None) == (self.concurrency is None) and (self.rate is not None or self.has_shares):
             message = "expected requests per second, or a concurrency instead" if self.rate is None else _ONE_OF_BOTH
             raise refused("rate", message)
         _check_number("rate", self.rate, 0.0, _MOST_RATE, f"requests per second above 0, up to {_MOST_RATE:,.0f}")
@@ -130,6 +134,67 @@ class Question:
             raise refused("think_s", f"expected 0 to 86,400 seconds, got {self.think_s:g}")
         if not 0.0 <= self.spread <= MOST_SPREAD:
             raise refused("spread", f"expected 0 (all alike) to {MOST_SPREAD:g}, got {self.spread:g}")
+
+    def _check_classes(self) -> None:
+        if len({each.name for each in self.classes}) < len(self.classes):
+            raise refused("classes", f"two have one name: {', '.join(each.name for each in self.classes)}")
+        for each in self.classes:
+            if (each.share is None) == (each.rate is None):
+                raise refused("classes", f"{each.name}: expected a share such as 20%, or a rate instead")
+            if each.rate is None and each.burst is not None:
+                raise refused("classes", f"{each.name}: a burst goes with a rate of its own")
+            if each.rate is not None and (self.have is not None or self.concurrency is not None):
+                other = "the largest rate is asked for" if self.have is not None else "users have no rate"
+                raise refused("classes", f"{each.name}: {other}; give a share instead of a rate")
+        shares = [each.share for each in self.classes if each.share is not None]
+        if shares and abs(sum(shares) - 1.0) > 1e-9:
+            raise refused("classes", f"shares add up to {100 * sum(shares):g} %, not to 100 %")
+        if not shares and self.rate is not None:
+            raise refused("rate", "every class has a rate of its own; leave it out, or give a class a share")
+        try:
+            _ = self.parts
+        except (QuestionError, PhraseError) as error:
+            raise refused("classes", f"{error.key}: {error.message}") from None
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether there is traffic at the question's own rate, or of its users."""
+        return not self.classes or any(each.share is not None for each in self.classes)
+
+    @property
+    def parts(self) -> tuple[Question, ...]:
+        """The traffic of each class as a question of its own; itself where there are no classes."""
+        if not self.classes:
+            return (self,)
+        return tuple(self._part(each) for each in self.classes)
+
+    def _part(self, each: TrafficClass) -> Question:
+        users = None if self.concurrency is None else max(round((each.share or 0.0) * self.concurrency), 1)
+        rate = each.rate if each.rate is not None or self.rate is None else (each.share or 0.0) * self.rate
+        return replace(
+            self,
+            classes=(),
+            have=None,
+            rate=rate,
+            concurrency=users,
+            input=self.input if each.input is None else each.input,
+            output=self.output if each.output is None else each.output,
+            turns=self.turns if each.turns is None else each.turns,
+            burst=self.burst if each.burst is None else each.burst,
+        )
+
+    @property
+    def requests_shares(self) -> tuple[float, ...]:
+        """Share of each part in all requests."""
+        if self.concurrency is not None:
+            return tuple(each.share or 0.0 for each in self.classes) or (1.0,)
+        rates = [part.rate or 0.0 for part in self.parts]
+        return tuple(rate / sum(rates) for rate in rates)
+
+    @property
+    def total_rate(self) -> float | None:
+        """Requests per second of all classes; None with users."""
+        return None if self.concurrency is not None else sum(part.rate or 0.0 for part in self.parts)
 
     @property
     def input_lengths(self) -> LengthSpec:
@@ -157,6 +222,9 @@ class Question:
 
     def describe(self) -> str:
         """The traffic in a sentence, with what was assumed."""
+        if self.classes:
+            parts = zip(self.classes, self.parts, strict=True)
+            return ". ".join(f"{each.name}: {part.describe()}" for each, part in parts)
         if self.rate is not None:
             law = "Poisson" if self.burst == 1.0 else f"gaps with a coefficient of variation of {self.burst:g}"
             arrivals = f"{per_second(f'{self.rate:,g}')}, {law}"

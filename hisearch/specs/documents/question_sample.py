@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hisearch.specs.documents.question import THINK_P90, Question
 from hisearch.specs.documents.resolved import ResolvedStudy
-from hisearch.specs.studies.slo import SloSpec
+from hisearch.specs.studies.slo import SloSpec, SloTerm
 from hisearch.specs.workloads.length_phrase import mean_tokens
 
 #: Requests that lie above the SLO's highest percentile, at least: their number is then known to a seventh.
@@ -47,12 +47,13 @@ class Sample:
         """As many as the SLO's highest percentile and the length of a stay ask for."""
         percentile = max(term.percentile for term in slo.terms)
         above = max(1.0 - percentile / 100.0, 1e-3)
-        stay_s = _stay_s(question, slo)
+        above_of_class = min(max(1.0 - term.percentile / 100.0, 1e-3) * _share_of(question, term) for term in slo.terms)
+        parts = question.parts
+        stay_s = max(_stay_s(part, slo) for part in parts)
+        conversation_s = max(_stay_s(part, slo) * part.turns + mean_think_s(part) * (part.turns - 1) for part in parts)
         users = question.concurrency or 0
-        lasting = (
-            (question.rate or 0.0) * STAYS * (stay_s * question.turns + mean_think_s(question) * (question.turns - 1))
-        )
-        least = max(LEAST_REQUESTS, ABOVE_PERCENTILE / above, lasting, FIRST_ONES * users / above)
+        lasting = (question.total_rate or 0.0) * STAYS * conversation_s
+        least = max(LEAST_REQUESTS, ABOVE_PERCENTILE / above_of_class, lasting, FIRST_ONES * users / above)
         requests = min(math.ceil(least), MOST_REQUESTS)
         return cls(requests, percentile, _span_s(question, requests), stay_s, users)
 
@@ -89,7 +90,19 @@ class Sample:
 
 
 def _span_s(question: Question, requests: int) -> float:
-    return requests / question.rate if question.rate is not None else math.nan
+    return requests / question.total_rate if question.total_rate is not None else math.nan
+
+
+def _share_of(question: Question, term: SloTerm) -> float:
+    """Share of the requests that a term is about; 1 where it names a class that the question does not have."""
+    if not term.of_class or not question.classes:
+        return 1.0
+    shares = 0.0
+    for each, share in zip(question.classes, question.requests_shares, strict=True):
+        of_priority = term.priority is None or term.priority == each.priority
+        of_tenant = 1.0 if term.tenant is None else each.tenants.count(term.tenant) / len(each.tenants)
+        shares += share * of_priority * of_tenant
+    return shares or 1.0
 
 
 def _stay_s(question: Question, slo: SloSpec) -> float:

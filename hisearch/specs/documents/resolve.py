@@ -203,6 +203,10 @@ def resolve_study(source: Source, overrides: tuple[str, ...], catalogue: Catalog
     for index, name in enumerate(space.spec.execution.accelerators):
         resolver.accelerator(hardware, space, f"spec.execution.accelerators.{index}", name)
     _check_device_profile(space, profile)
+    schedules = space.spec.execution.schedules
+    if "edf" in schedules and not slo.spec.ttft_targets_s:
+        at = ("spec", "execution", "schedules", schedules.index("edf"))
+        raise space.error(at, f"edf goes by deadlines, and {slo.name} bounds the TTFT of no priority")
     for index, speculation in enumerate(space.spec.execution.speculation):
         keypath = ("spec", "execution", "speculation", index)
         _check_speculation(space, keypath, speculation, model.spec, space.spec.execution.engines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -20,7 +20,7 @@ from hisearch.specs.deployments.agent_memory import (
     HostName,
 )
 from hisearch.specs.deployments.deployment import EvictionName
-from hisearch.specs.deployments.engine import SCHEDULES, CapacityPolicyName
+from hisearch.specs.deployments.engine import SCHEDULES, CapacityPolicyName, ScheduleName
 from hisearch.specs.deployments.engine_settings import SWA_FULL_TOKENS_RATIO
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
 from hisearch.specs.deployments.speculation import DRAFTING_ENGINES, SpeculationSpec, simulates_drafts
@@ -67,11 +67,11 @@ class ExecutionSpace(Strict):
     capacity_policies: list[CapacityPolicyName] = Field(
         default=["guaranteed_no_evict"], min_length=1, description="TensorRT-LLM: as an Engine's capacity_policy."
     )
-    schedules: list[Literal["fcfs", "priority"]] = Field(
+    schedules: list[ScheduleName] = Field(
         default=["fcfs"],
         min_length=1,
-        description="vLLM, SGLang: as an Engine's schedule; where requests of a trace have priorities, priority lets "
-        "urgent ones ahead. TensorRT-LLM: fcfs alone.",
+        description="As an Engine's schedule, each under the engines that have it: where requests of a trace have "
+        "priorities, priority lets urgent ones ahead. edf takes its deadlines from the SLO's TTFT terms.",
     )
     swa_full_tokens_ratios: list[Fraction] = Field(
         default=[SWA_FULL_TOKENS_RATIO],

@@ -68,6 +68,22 @@ class ModelSloSpec(Strict):
         """The terms about all requests."""
         return [term for term in self.terms if not term.of_class]
 
+    @property
+    def ttft_targets_s(self) -> list[float | None]:
+        """Tightest TTFT bound of requests with priority 0, 1, …; the last holds for further ones, None: no bound.
+
+        [] where no term is about a priority, so that bounds tell no requests apart. Terms about tenants are left out.
+        """
+        terms = [term for term in self.terms if term.metric == "ttft_s" and term.tenant is None]
+        most = max((term.priority for term in terms if term.priority is not None), default=None)
+        if most is None:
+            return []
+        targets_s = [
+            min((term.at_most_s for term in terms if term.priority in (None, priority)), default=None)
+            for priority in range(most + 2)
+        ]
+        return targets_s if targets_s[-1] != targets_s[-2] else targets_s[:-1]
+
     @model_validator(mode="after")
     def _check(self) -> ModelSloSpec:
         labels = [term.label for term in self.terms]

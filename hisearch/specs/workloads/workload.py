@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from hisearch.base.policies import TRACE_FORMATS
 from hisearch.specs.base import Count, NonNegative, NonNegativeInt, Positive, Provenance, Strict
@@ -25,6 +25,10 @@ FollowUps = Literal["auto", "open_loop", "closed_loop"]
 
 #: Of an adapter that a trace names: more than any model's hidden size.
 LARGEST_RANK = 2**20
+
+
+#: Shares that add up to 1 within this do so, rounded as they are written.
+_ROUNDING = 1e-9
 
 
 class ArrivalSpec(Strict):
@@ -128,6 +132,39 @@ class SharedPrefixSpec(Strict):
     )
 
 
+class TrafficClassSpec(Strict):
+    """A class of a generator's traffic: sessions whose requests have a priority and a tenant in common.
+
+    Whatever it leaves out is as the generator says, shared prefixes and their content included.
+    """
+
+    name: Annotated[
+        str, Field(min_length=1, description="For the reader; seeds its draws, which no other class moves.")
+    ]
+    share: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="Share of the sessions that the generator's arrivals start; all shares add up to 1."
+    )
+    arrivals: ArrivalSpec | None = Field(
+        None, description="Instead of share: when its own sessions start, beside those of others; not in a closed loop."
+    )
+    priority: NonNegativeInt = Field(0, description="Of its requests; lower goes first.")
+    tenants: Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(
+        [0], description="Each session is of one of these, drawn; a number that is given twice has twice as many."
+    )
+    first_input: LengthSpec | None = Field(None, description="Prompt tokens of a first turn after its shared prefix.")
+    output: LengthSpec | None = Field(None, description="Output tokens of every turn.")
+    sessions: SessionSpec | None = Field(None, description="Follow-up turns.")
+    shared_prefixes: list[SharedPrefixSpec] | None = Field(None, description="System prompts of its own.")
+
+    @model_validator(mode="after")
+    def _check(self) -> TrafficClassSpec:
+        if (self.share is None) == (self.arrivals is None):
+            raise ValueError("give exactly one of share and arrivals")
+        if self.arrivals is not None and self.arrivals.process == "closed_loop":
+            raise ValueError("arrivals: a class in a closed loop of its own has no clock that others could go by")
+        return self
+
+
 class GeneratorSpec(Strict):
     """A seeded synthetic workload. Exactly one of ``requests`` and ``duration_s`` bounds it.
 
@@ -137,7 +174,9 @@ class GeneratorSpec(Strict):
 
     requests: Count | None = Field(None, description="Keep the first so many.")
     duration_s: Positive | None = Field(None, description="Keep those before it.")
-    arrivals: ArrivalSpec = Field(description="When sessions start.")
+    arrivals: ArrivalSpec | None = Field(
+        None, description="When sessions start; needed unless every class has arrivals of its own."
+    )
     first_input: LengthSpec = Field(description="Prompt tokens of a first turn after its shared prefix.")
     output: LengthSpec = Field(description="Output tokens of every turn.")
     sessions: SessionSpec = Field(SessionSpec(), description="Follow-up turns; none by default.")
@@ -158,25 +197,68 @@ class GeneratorSpec(Strict):
         description="Sessions start this long before the trace, so that it begins in the middle of conversations, as a "
         "recording of a running service does. A turn whose predecessor came before the trace arrives by the clock.",
     )
+    classes: list[TrafficClassSpec] = Field(
+        default_factory=list, description="Classes of traffic; where absent all requests have priority 0 and tenant 0."
+    )
     seed: NonNegativeInt = Field(0, description="Mixed with the study's.")
 
     @model_validator(mode="after")
     def _check(self) -> GeneratorSpec:
         if (self.requests is None) == (self.duration_s is None):
             raise ValueError("give exactly one of requests and duration_s")
-        if sum(p.share for p in self.shared_prefixes) > 1 + 1e-9:
+        self._check_classes()
+        prefixes = [self.shared_prefixes, *(each.shared_prefixes or [] for each in self.classes)]
+        if any(sum(p.share for p in of_class) > 1 + _ROUNDING for of_class in prefixes):
             raise ValueError("shares of shared_prefixes add up to more than 1")
-        longest = max((p.tokens for p in self.shared_prefixes), default=0)
+        longest = max((p.tokens for of_class in prefixes for p in of_class), default=0)
         if longest + 2 > self.max_context_tokens:
             raise ValueError(f"a shared prefix of {longest} tokens leaves no room in max_context_tokens")
         if self.max_input_tokens is not None and longest + 1 > self.max_input_tokens:
             raise ValueError(f"a shared prefix of {longest} tokens leaves no room in max_input_tokens")
-        if self.arrivals.process == "closed_loop":
+        if self.users is not None:
             if self.requests is None:
                 raise ValueError("closed_loop has no clock of its own: bound it by requests, not duration_s")
-            if self.warm_up_s or self.arrivals.diurnal_amplitude:
+            if self.warm_up_s or any(process.diurnal_amplitude for process in self.processes):
                 raise ValueError("closed_loop has no clock of its own: warm_up_s and diurnal_amplitude do not apply")
         return self
+
+    def _check_classes(self) -> None:
+        shares = [each.share for each in self.classes if each.share is not None]
+        own = len(self.classes) - len(shares)
+        if len({each.name for each in self.classes}) < len(self.classes):
+            raise ValueError(f"two classes have one name: {', '.join(each.name for each in self.classes)}")
+        if self.arrivals is None and (shares or not own):
+            raise ValueError("arrivals is needed, unless every class has arrivals of its own")
+        if self.arrivals is not None and self.classes and not shares:
+            raise ValueError("arrivals: every class has arrivals of its own; leave these out, or give a class a share")
+        if shares and abs(sum(shares) - 1.0) > _ROUNDING:
+            raise ValueError(f"shares of classes add up to {sum(shares):g}, not to 1")
+        if self.users is not None and own:
+            raise ValueError("arrivals of a class: users in a closed loop have no clock that others could go by")
+        if len({process.diurnal_period_s for process in self.processes if process.diurnal_amplitude}) > 1:
+            raise ValueError("diurnal_period_s differs between classes: their traffic has no common rhythm")
+
+    @property
+    def processes(self) -> list[ArrivalSpec]:
+        """All arrival processes: its own, and those of classes."""
+        return [each for each in (self.arrivals, *(of.arrivals for of in self.classes)) if each is not None]
+
+    @property
+    def users(self) -> int | None:
+        """Of a closed loop; None where arrivals have a clock."""
+        return self.arrivals.users if self.arrivals is not None and self.arrivals.process == "closed_loop" else None
+
+    @property
+    def diurnal_period_s(self) -> float:
+        """Period of the swing of its rate; 0 where it has none."""
+        return max((each.diurnal_period_s for each in self.processes if each.diurnal_amplitude > 0), default=0.0)
+
+    @model_serializer(mode="wrap")
+    def _without_no_classes(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = dump(self)
+        if not self.classes:
+            data.pop("classes", None)
+        return data
 
 
 class WorkloadSpec(Strict):

@@ -47,10 +47,7 @@ class Continuation:
     @property
     def cycle_s(self) -> float:
         """See the module."""
-        if self.generator is None:
-            return period_s(self.trace)
-        arrivals = self.generator.arrivals
-        return arrivals.diurnal_period_s if arrivals.diurnal_amplitude > 0 else 0.0
+        return period_s(self.trace) if self.generator is None else self.generator.diurnal_period_s
 
     def lasting(self, span_s: float) -> CompiledTrace:
         """The workload's sessions that start within its first ``span_s`` seconds, at its own load; at least one."""

@@ -24,6 +24,7 @@ class Request:
         content: names the tokens of prompt + output.
         priority: lower goes first (vLLM's priority policy).
         pinned: whether the client has the engine ignore end-of-sequence tokens; None: as the configuration says.
+        tenant: whose it is.
     """
 
     id: Any
@@ -34,6 +35,7 @@ class Request:
     content: Content
     priority: int = 0
     pinned: bool | None = None
+    tenant: int = 0
 
 
 @dataclass(frozen=True)

@@ -322,6 +322,9 @@ class SglangWorker:
 
     def _prefill_batch(self, admission: Admission) -> Batch:
         """Take slots for admitted requests; in mixed mode the running requests decode in the same step."""
+        for live in admission.admitted:
+            if live in self.waiting:
+                self.order.admit(live)
         self.waiting = [live for live in self.waiting if live not in admission.admitted]
         if admission.partial:
             self.chunked = admission.partial
@@ -435,6 +438,8 @@ class SglangWorker:
         step = Step(start_s, end_s, now, entries, retracted, kind, pool, self.ratio, load_back)
         for live in batch.requests:
             self.first_scheduled_s.setdefault(live.request.id, now)
+            if not batch.prefill or live in batch.decoding:
+                self.order.decode(live)
         self.device_free_s = end_s
         self.outstanding.append(
             _Outstanding(step, list(batch.requests), batch.prefill, batch.partial, list(batch.decoding))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.reference.restatement.content import Content
+from tests.reference.restatement.fair_share import FairShare
 from tests.reference.restatement.sglang_cache import KvCache
 from tests.reference.restatement.sglang_state import LiveRequest, SglangConfig
 from tests.reference.restatement.sglang_tree import RadixNode
@@ -10,6 +11,8 @@ from tests.reference.restatement.splitmix import SplitMix64
 
 #: lpm is fcfs while more than this many requests wait.
 LPM_QUEUE_LIMIT = 128
+#: Orders that count service.
+FAIR = ("vtc", "deficit")
 #: Passes between two touches of waiting prefixes, and how many are touched.
 TOUCH_INTERVAL, TOUCHED = 32, 128
 #: lpm: a request with at most this many cached tokens, and at least as many shared with an earlier one, goes last.
@@ -28,6 +31,8 @@ class WaitingOrder:
     - ``dfs-weight``: the radix tree depth first, children by the number of waiting requests that end in them or below,
       and requests that end in a node behind those below it. Like ``lpm`` it is ``fcfs`` without radix cache.
     - ``random``: shuffled.
+    - ``edf``: earliest deadline first, to the nanosecond; those without a deadline last.
+    - ``vtc``, ``deficit``: see ``fair_share``.
 
     Sources: the ``lpm`` recording; otherwise SGLang's documented server arguments and ``SchedulePolicy`` (0.5.9).
     """
@@ -37,6 +42,7 @@ class WaitingOrder:
         self.cache = cache
         self.stream = SplitMix64(config.seed)
         self.passes = 0
+        self.share = FairShare(config.schedule_policy, config.quantum)
 
     def sort(self, waiting: list[LiveRequest]) -> None:
         """Bring the queue into the policy's order."""
@@ -49,12 +55,26 @@ class WaitingOrder:
             waiting.sort(key=lambda live: -live.max_new)
         elif policy == "srpt":
             waiting.sort(key=lambda live: live.request.input_tokens + live.max_new)
+        elif policy == "edf":
+            waiting.sort(key=self._deadline_ns)
+        elif policy in FAIR:
+            waiting[:] = self.share.ordered(waiting)
         elif policy == "random":
             self._shuffle(waiting)
         elif policy == "lpm" and self.cache.tree and len(waiting) <= LPM_QUEUE_LIMIT:
             self._longest_prefix_first(waiting)
         elif policy == "dfs-weight" and self.cache.tree:
             self._depth_first(waiting)
+
+    def admit(self, live: LiveRequest) -> None:
+        """Note that a pass admits a waiting request."""
+        if self.config.schedule_policy in FAIR:
+            self.share.admit(live)
+
+    def decode(self, live: LiveRequest) -> None:
+        """Note that a request decodes in the step being launched."""
+        if self.config.schedule_policy in FAIR:
+            self.share.decode(live)
 
     def touch(self, waiting: list[LiveRequest]) -> None:
         """Every so many passes, touch the cached prefixes of the first in the queue, the head's last."""
@@ -69,6 +89,11 @@ class WaitingOrder:
             for live in reversed(waiting[:TOUCHED]):
                 self.cache.match_all(live)
         self.passes += 1
+
+    def _deadline_ns(self, live: LiveRequest) -> int:
+        targets = self.config.ttft_targets_s
+        target_s = targets[min(live.request.priority, len(targets) - 1)]
+        return 10**18 if target_s is None else int(min(live.request.arrival_s + target_s, 1e9) * 1e9)
 
     def _shuffle(self, waiting: list[LiveRequest]) -> None:
         """Fisher and Yates, from the end."""

@@ -22,7 +22,7 @@ STATE_KEYS = (
     "max_mamba_cache_size", "mamba_radix_cache_strategy", "mamba_track_interval", "mamba_chunk_size",
     "mamba_max_states_per_path",
 )  # fmt: skip
-SchedulePolicy = Literal["fcfs", "lpm", "lof", "dfs-weight", "random", "srpt"]
+SchedulePolicy = Literal["fcfs", "lpm", "lof", "dfs-weight", "random", "srpt", "edf", "vtc", "deficit"]
 
 
 @cache
@@ -39,6 +39,7 @@ class SglangConfig:
     In addition: ``ignore_eos``, a request's argument (of those that do not say), the seed of random orders, and the
     release whose rules hold (``hisearch.base.engine_rules``). ``hicache`` is the host tier, None if off. ``jumps``: an
     idle scheduler beside copies under way passes again at the next event, not at once (see ``MovementPlan.jumps``).
+    ``ttft_targets_s`` and ``quantum`` are of queue orders that no release has (``edf``, ``deficit``).
     """
 
     max_running_requests: int
@@ -63,6 +64,8 @@ class SglangConfig:
     hicache: HostTierConfig | None = None
     version: str = "0.5.9"
     jumps: bool = False
+    ttft_targets_s: tuple[float | None, ...] = ()
+    quantum: int = 8192
 
     def __post_init__(self) -> None:
         if self.hicache and self.disable_radix_cache:

@@ -8,11 +8,13 @@ it when the outstanding batches have run. A token *in flight* is being made by a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hisearch.specs.deployments.engine_rules import rules_of
 from tests.reference.restatement.content import page
+from tests.reference.restatement.fair_share import FairShare
 from tests.reference.restatement.recording import BatchEntry, Cost, Recording, Request, Step, step_seconds
 from tests.reference.restatement.vllm_pool import BlockPool
 from tests.reference.restatement.vllm_state import LiveRequest, Outstanding
@@ -46,6 +48,8 @@ class VllmConfig:
         long_prefill_token_threshold_adaptive: at least an equal share of max_tokens for each request.
         scheduler_reserve_full_isl: admission needs free blocks for all known tokens, not only for the first chunk.
         policy: ``fcfs`` or ``priority``.
+        fair: order of tenants by ``fair_share``, in place of fcfs.
+        ttft_targets_s: with the latter, where deadlines stand in place of priority values: by priority, None for none.
         async_scheduling: a batch is formed while the one before it runs.
         watermark: share of all blocks that admission leaves free while something runs.
         rules: names of the dated rules that hold; the newest modelled release's by default.
@@ -61,9 +65,18 @@ class VllmConfig:
     long_prefill_token_threshold_adaptive: bool = False
     scheduler_reserve_full_isl: bool = True
     policy: Literal["fcfs", "priority"] = "fcfs"
+    ttft_targets_s: tuple[float | None, ...] = ()
+    fair: str = ""
     async_scheduling: bool = False
     watermark: float = 0.0
     rules: frozenset[str] = rules_of("vllm")
+
+    def rank(self, request: Request) -> float:
+        """What is lowest for the most urgent: its priority value, or its deadline."""
+        if not self.ttft_targets_s:
+            return request.priority
+        target_s = self.ttft_targets_s[min(request.priority, len(self.ttft_targets_s) - 1)]
+        return math.inf if target_s is None else request.arrival_s + target_s
 
     @classmethod
     def from_recording(cls, config: dict[str, Any], version: str = "") -> VllmConfig:
@@ -118,6 +131,7 @@ class VllmWorker:
         self._preempted: list[LiveRequest] = []
         self._futile = 0
         self._requests = 0
+        self._share_order = FairShare(config.fair, config.max_tokens) if config.fair else None
 
     @property
     def most_outstanding(self) -> int:
@@ -164,7 +178,7 @@ class VllmWorker:
 
     def receive(self, request: Request) -> None:
         """Queue a request; call in order of (arrival, id)."""
-        live = LiveRequest(request)
+        live = LiveRequest(request, rank=self.config.rank(request))
         if self.config.policy == "priority":
             self._insert_by_urgency(live)
         else:
@@ -190,11 +204,17 @@ class VllmWorker:
         step = Step(start_s, end_s, now, batch, preempted)
         if sampled:
             self._futile = 0
+        if self._share_order:
+            for live in self._shares:
+                if live.decodes and live.generated + live.in_flight < live.request.output_tokens:
+                    self._share_order.decode(live)
         self._advance(sampled)
         self.device_free_s = end_s
         self._launched += 1
         for live in self._shares:
             live.newest_batch = self._launched
+        for live in sampled:
+            live.decodes = True
         self.outstanding.append(Outstanding(step, list(self._shares), sampled))
         return step
 
@@ -279,11 +299,15 @@ class VllmWorker:
 
     def _admit(self, now: float) -> None:
         """Admit waiting requests from the head until the first one fails."""
+        if self._share_order and self._may_admit(self.waiting):
+            self.waiting[:] = self._share_order.ordered(self.waiting)
         while self._may_admit(self.waiting):
             live = self.waiting[0]
             if not self._start(live, self._lookup(live), 0, now):
                 return
             self.waiting.pop(0)
+            if self._share_order:
+                self._share_order.admit(live)
 
     def _may_admit(self, queue: list[LiveRequest]) -> bool:
         return bool(queue) and self._budget > 0 and len(self.running) < self.config.max_num_seqs
@@ -400,7 +424,7 @@ class VllmWorker:
         if self.config.policy == "fcfs":
             return self.running[-1]
         # max() keeps the first of equals: the one nearest the front
-        return max(self.running, key=lambda live: (live.request.priority, live.request.arrival_s))
+        return max(self.running, key=lambda live: (live.rank, live.request.arrival_s))
 
     def _preempt(self, victim: LiveRequest) -> None:
         self.running.remove(victim)
@@ -411,6 +435,7 @@ class VllmWorker:
             raise StuckError("requests preempt each other for ever")
         self._release(victim)
         victim.computed = 0
+        victim.decodes = False
         victim.preemptions += 1
         self.preemptions[victim.request.id] = victim.preemptions
         if self.config.policy == "priority":

@@ -15,6 +15,7 @@ class LiveRequest:
     Attributes:
         blocks: held blocks, first to last; the first ``hashed`` of them are findable through this request.
         newest_batch: serial of the newest batch that it was in; 0: none.
+        rank: see ``VllmConfig.rank``. decodes: it has made a token since it was admitted.
     """
 
     request: Request
@@ -25,6 +26,8 @@ class LiveRequest:
     hashed: int = 0
     preemptions: int = 0
     newest_batch: int = 0
+    rank: float = 0.0
+    decodes: bool = False
 
     @property
     def known(self) -> int:
@@ -37,9 +40,9 @@ class LiveRequest:
         return self.in_flight > 0 and self.generated + self.in_flight >= self.request.max_output_tokens
 
     @property
-    def urgency(self) -> tuple[int, float, Any]:
+    def urgency(self) -> tuple[float, float, Any]:
         """Order of the waiting queue under the priority policy."""
-        return (self.request.priority, self.request.arrival_s, self.request.id)
+        return (self.rank, self.request.arrival_s, self.request.id)
 
 
 @dataclass
