@@ -3,6 +3,7 @@
 Notation
     S   sessions; N requests (turns) of all sessions, session by session, turn by turn; slices of them where cut
     nominal time: a session's start plus the think times before the turn, as if responses took no time
+    output: all that a turn makes, its thinking included; answer: what the client sees of it
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ class _Turns:
     think_s: F8
     input_tokens: I8
     output_tokens: I8
+    thinking_tokens: I8
     prefix: I4
 
 
 def generate_trace(spec: GeneratorSpec, *, seed: int = 0, until_s: float | None = None) -> Trace:
     """The workload that ``spec`` describes; ``spec.seed`` and ``seed`` together set its random streams.
 
-    A follow-up waits for its predecessor, thinks, and its prompt is the predecessor's prompt and output followed by new
-    tokens. Its ``arrival_s`` is its nominal time (NaN in a closed loop of users).
+    A follow-up waits for its predecessor and its think time. Its prompt is the predecessor's prompt and output, without
+    thinking where the spec has it dropped, followed by new tokens. Its ``arrival_s`` is its nominal time (NaN in a
+    closed loop of users).
 
     Args:
         spec: the workload.
@@ -106,16 +109,19 @@ def _draw(spec: GeneratorSpec, sessions: int, seeds: tuple[int, ...], begin_s: f
     prefix = _draw_prefixes(spec, sessions, stream("shared prefixes", *seeds))
     prefix_tokens = np.array([p.tokens for p in spec.shared_prefixes] + [0])[prefix]
 
-    output = draw_lengths(spec.output, total, stream("outputs", *seeds))
+    thinking = _draw_thinking(spec, total, seeds)
+    output = draw_lengths(spec.output, total, stream("outputs", *seeds)) + thinking
     user = draw_lengths(spec.sessions.new_input or spec.first_input, total, stream("follow-up inputs", *seeds))
     user[first] = draw_lengths(spec.first_input, sessions, stream("first inputs", *seeds))
     free_tokens = spec.max_context_tokens - prefix_tokens
     output[first] = np.minimum(output[first], free_tokens - 1)
+    thinking[first] = np.minimum(thinking[first], output[first] - 1)
     longest_prompt = spec.max_input_tokens or spec.max_context_tokens
     user[first] = np.minimum(user[first], np.minimum(free_tokens - output[first], longest_prompt - prefix_tokens))
-    cumulative = np.cumsum(user + output)
-    before_session = (cumulative - user - output)[first]
-    prompt = prefix_tokens[session] + cumulative - output - before_session[session]
+    said = output if _keeps_thinking(spec) else output - thinking
+    cumulative = np.cumsum(user + said)
+    before_session = (cumulative - user - said)[first]
+    prompt = prefix_tokens[session] + cumulative - said - before_session[session]
 
     think = draw_think_s(spec.sessions.think, total, stream("think", *seeds))
     think[first] = 0.0
@@ -128,8 +134,22 @@ def _draw(spec: GeneratorSpec, sessions: int, seeds: tuple[int, ...], begin_s: f
     fits = (prompt <= longest_prompt) & (prompt + output <= spec.max_context_tokens)
     keep = ~_ended(fits, first, session)
     return _Turns(
-        starts, session[keep], turn[keep], nominal[keep], think[keep], prompt[keep], output[keep], prefix[session][keep]
-    )
+        starts, session[keep], turn[keep], nominal[keep], think[keep], prompt[keep], output[keep], thinking[keep],
+        prefix[session][keep],
+    )  # fmt: skip
+
+
+def _draw_thinking(spec: GeneratorSpec, count: int, seeds: tuple[int, ...]) -> I8:
+    """Thinking tokens of each turn; shape (N,)."""
+    if spec.thinking is None:
+        return np.zeros(count, dtype=np.int64)
+    thinks = stream("which turns think", *seeds).random(count) < spec.thinking.share
+    return draw_lengths(spec.thinking.tokens, count, stream("thinking", *seeds)) * thinks
+
+
+def _keeps_thinking(spec: GeneratorSpec) -> bool:
+    """Whether a session's prompts hold the thinking of its earlier turns."""
+    return spec.thinking is None or spec.thinking.history == "kept"
 
 
 def _ended(fits: np.ndarray, first: I8, session: I8) -> np.ndarray:
@@ -201,17 +221,20 @@ def _assemble(spec: GeneratorSpec, turns: _Turns, kept: I8, closed: bool) -> Tra
     follows[1:] = (session[1:] == session[:-1]) & (turn[1:] == turn[:-1] + 1)
     previous = np.where(follows, before, -1).astype(np.int32)
     think = np.where(follows, turns.think_s[kept], 0.0)
-    total = inputs + turns.output_tokens[kept]
+    outputs, thinking = turns.output_tokens[kept], turns.thinking_tokens[kept]
+    # Without the thinking of the turn before, a prompt begins with that turn's prompt alone: the answer's KV differs.
+    alike = inputs + (outputs if _keeps_thinking(spec) else np.where(thinking > 0, 0, outputs))
     shares_with, shared = _share_prefixes(spec, turns.prefix[kept])
     shares_with = np.where(follows, before, shares_with)
-    shared = np.where(follows, total[np.maximum(before, 0)], shared)
+    shared = np.where(follows, alike[np.maximum(before, 0)], shared)
     arrival = turns.nominal_s[kept]
     if closed:
         previous, think, arrival = close_loop(previous, think, session % (spec.arrivals.users or 1))
     return make_trace(
         arrival_s=arrival,
         input_tokens=inputs,
-        output_tokens=turns.output_tokens[kept],
+        output_tokens=outputs,
+        thinking_tokens=thinking,
         previous=previous,
         think_s=think,
         session=np.unique(session, return_inverse=True)[1],
