@@ -75,6 +75,7 @@ _PARTS = {
     f"{_WORKLOAD}.shared_prefixes": "shared",
     f"{_WORKLOAD}.first_input": "input",
     f"{_WORKLOAD}.output": "output",
+    f"{_WORKLOAD}.thinking": "thinking",
     f"{_WORKLOAD}.arrivals": "rate",
 }
 
@@ -206,6 +207,9 @@ def _generator(question: Question, model: ModelSpec, sample: Sample, turns: Turn
     generator: dict[str, Any] = {"requests": sample.requests, "arrivals": _arrivals(question, turns)}
     for key, lengths in (("first_input", question.input_lengths), ("output", question.output_lengths)):
         generator[key] = lengths.model_dump(mode="json", exclude_defaults=True)
+    if question.thinking_lengths is not None:
+        tokens = question.thinking_lengths.model_dump(mode="json", exclude_defaults=True)
+        generator["thinking"] = {"tokens": tokens, "share": 1.0}
     if question.turns > 1:
         sessions: dict[str, Any] = {"continue_probability": [1.0], "max_turns": question.turns}
         if question.think_s > 0:
