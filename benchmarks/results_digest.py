@@ -270,7 +270,9 @@ def digest(value: Any) -> str:
 def _parts(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         for index, field in enumerate(dataclasses.fields(value)):
-            yield from _parts(f"{name}.{index:03d}", getattr(value, field.name))
+            # What a result does not have counts as what no version had: a new optional field changes no digest.
+            if getattr(value, field.name) is not None:
+                yield from _parts(f"{name}.{index:03d}", getattr(value, field.name))
     elif isinstance(value, np.ndarray) and value.dtype.names is not None:
         for index, field_name in enumerate(value.dtype.names):
             yield from _parts(f"{name}.{index:03d}", np.ascontiguousarray(value[field_name]))

@@ -101,6 +101,7 @@ def shares_of_classes(
                 latencies={
                     f"{name.removesuffix('_s')}_p{percent}_s": math.nan if of is None else of.percentile(percent)
                     for name, of in latencies.items()
+                    if name != "ttfo_s" or requests.thinking_tokens is not None
                     for percent in PERCENTILES
                 },
                 goodput_rps=good_count / result.makespan_s if result.makespan_s > 0 else math.nan,

@@ -77,7 +77,8 @@ def evaluate(
     Rejected and unfinished requests are not good. Requests still in flight when the simulation stopped count as
     infinitely late in every percentile and mean (``hisearch.score.percentiles``). Requests that had not arrived by then
     are left out. TPOT covers requests with two or more output tokens. If requests finished and none has two, TPOT is
-    NaN among the metrics and None in its terms, and its terms hold.
+    NaN among the metrics and None in its terms, and its terms hold. So it is with TTFO, which covers requests with a
+    visible token. Figures of TTFO are there where requests think, or a term or limit names it.
 
     Args:
         result: a finished simulation.
@@ -104,7 +105,9 @@ def evaluate(
     rejection = RejectionCheck(slo.max_rejected_fraction, arrived, reasons, window_tokens=window_tokens)
 
     checks_of_terms = [_check(term, latencies[term.metric], requests, values) for term in slo.terms]
-    metrics = _latency_metrics(latencies, slo.terms)
+    names = (*(term.label for term in slo.terms), *(limits or ()))
+    with_ttfo = requests.thinking_tokens is not None or any(name.startswith("ttfo") for name in names)
+    metrics = _latency_metrics(latencies, slo.terms, with_ttfo)
     metrics |= _class_metrics(slo.terms, checks_of_terms)
     metrics |= _gap_metrics(result)
     metrics |= _rates(result, good, arrived)
@@ -132,10 +135,13 @@ def _check(
             return TermCheck(term.label, None, term.at_most_s, "undefined, as no such request arrived; it holds")
         latencies = latencies_of(requests, values, of_class)[term.metric]
     if latencies is None:
-        note = "undefined, as no request has a second output token; it holds"
+        lacks = "a second output token" if term.metric == "tpot_s" else "a visible token"
+        note = f"undefined, as no request has {lacks}; it holds"
         return TermCheck(term.label, None, term.at_most_s, note)
     needed = requests_needed(term.percentile)
-    note = ""
+    note = (
+        "no request thinks, so that it is TTFT" if term.metric == "ttfo_s" and requests.thinking_tokens is None else ""
+    )
     if 0 < len(latencies) < needed:
         note = (
             f"rests on {len(latencies):,} request{'s' if len(latencies) > 1 else ''}; of fewer than {needed:,}, "
@@ -178,10 +184,11 @@ def _rejection_reasons(rejected: np.ndarray, over_window: np.ndarray | None) -> 
 
 
 def latency_values(requests: RequestTable) -> dict[str, np.ndarray]:
-    """Latencies in seconds of finished requests, by metric, shape (finished,)."""
+    """Latencies in seconds of finished requests, by metric, shape (finished,); NaN: of no visible token."""
     finished = requests.finished
     return {
         "ttft_s": requests.ttft_s[finished],
+        "ttfo_s": requests.ttfo_s[finished],
         "tpot_s": requests.tpot_s[finished],
         "e2e_s": requests.e2e_s[finished],
     }
@@ -190,7 +197,9 @@ def latency_values(requests: RequestTable) -> dict[str, np.ndarray]:
 def latencies_of(
     requests: RequestTable, values: Mapping[str, np.ndarray], counted: np.ndarray | None = None
 ) -> dict[str, Latencies | None]:
-    """Sorted latencies by metric; TPOT only over requests with at least two output tokens, None if undefined.
+    """Sorted latencies by metric; None if undefined.
+
+    TPOT is only over requests with at least two output tokens, TTFO over those with a visible token.
 
     values: of ``latency_values``. counted: mask of the requests that count, shape (N,); all of them where absent.
     """
@@ -202,17 +211,28 @@ def latencies_of(
     tpot = Latencies.of(tpot_s, int((in_flight & several).sum()))
     undefined = len(tpot) == 0 and len(values["tpot_s"]) > 0
     unfinished = int(in_flight.sum())
+    ttft = Latencies.of(values["ttft_s"], unfinished)
     return {
-        "ttft_s": Latencies.of(values["ttft_s"], unfinished),
+        "ttft_s": ttft,
+        "ttfo_s": ttft if requests.thinking_tokens is None else _ttfo(requests, values["ttfo_s"], in_flight),
         "tpot_s": None if undefined else tpot,
         "e2e_s": Latencies.of(values["e2e_s"], unfinished),
     }
 
 
+def _ttfo(requests: RequestTable, values_s: np.ndarray, in_flight: np.ndarray) -> Latencies | None:
+    """TTFO of requests with a visible token; ``values_s``: of finished ones; ``in_flight``: mask of shape (N,)."""
+    assert requests.thinking_tokens is not None
+    visible_s = values_s[~np.isnan(values_s)]
+    ttfo = Latencies.of(visible_s, int((in_flight & (requests.thinking_tokens < requests.output_tokens)).sum()))
+    return None if len(ttfo) == 0 and len(values_s) > 0 else ttfo
+
+
 def good_requests(requests: RequestTable, values: Mapping[str, np.ndarray], slo: SloSpec) -> np.ndarray:
     """Mask over finished requests, shape (finished,): true if all its latencies are within the SLO's bounds.
 
-    A request with a single output token has no TPOT and passes every bound on it, as do others of a class's bounds.
+    A request with a single output token has no TPOT and passes every bound on it, as do others of a class's bounds. So
+    do requests without a visible token pass bounds on TTFO.
     """
     good = np.ones(len(values["ttft_s"]), dtype=bool)
     single = requests.output_tokens[requests.finished] < 2
@@ -220,17 +240,23 @@ def good_requests(requests: RequestTable, values: Mapping[str, np.ndarray], slo:
         within = values[term.metric] <= term.at_most_s
         if term.metric == "tpot_s":
             within |= single
+        elif term.metric == "ttfo_s":
+            within |= np.isnan(values[term.metric])
         if term.of_class:
             within |= ~class_mask(requests, term)[requests.finished]
         good &= within
     return good
 
 
-def _latency_metrics(latencies: Mapping[str, Latencies | None], terms: Sequence[SloTerm]) -> dict[str, float]:
+def _latency_metrics(
+    latencies: Mapping[str, Latencies | None], terms: Sequence[SloTerm], with_ttfo: bool
+) -> dict[str, float]:
     """Means and percentiles, seconds; NaN (the object ``math.nan`` itself, so that scores compare) if undefined."""
     metrics: dict[str, float] = {}
     for name, values in latencies.items():
         stem = name.removesuffix("_s")
+        if stem == "ttfo" and not with_ttfo:
+            continue
         metrics[f"{stem}_mean_s"] = math.nan if values is None else values.mean()
         slo_percentiles = (term.percentile for term in terms if term.metric == name)
         for percent in dict.fromkeys((*PERCENTILES, *slo_percentiles)):

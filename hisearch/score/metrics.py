@@ -4,6 +4,8 @@
 ``{ttft,tpot,e2e}_{mean,p50,p90,p95,p99}_s``  over finished requests; requests in flight at a horizon count as infinite.
                               Includes the other percentiles of the SLO (``ttft_p97.5_s``). TPOT over requests with
                               at least two output tokens; NaN if requests finished and none has a second one
+``ttfo_*``                    likewise, over requests with a visible token (NaN if requests finished and none has one);
+                              only where requests think, or the SLO or a limit names it
 ``itl_{mean,p50,p90,p95,p99}_s``  over every gap between two output tokens of a request, percentiles within 0.4 %;
                               NaN without gaps
 ``goodput_rps``               requests per second that are finished and within every SLO bound

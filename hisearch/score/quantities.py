@@ -18,6 +18,7 @@ UNDEFINED = "-"
 
 _LATENCIES = {
     "ttft": ("TTFT", "time to first token", "s", 1.0),
+    "ttfo": ("TTFO", "time to first output token behind any thinking", "s", 1.0),
     "tpot": ("TPOT", "time per output token", "ms", 1e3),
     "itl": ("ITL", "gap between two tokens", "ms", 1e3),
     "e2e": ("E2E", "whole request", "s", 1.0),

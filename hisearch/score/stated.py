@@ -10,7 +10,7 @@ from hisearch.specs.studies.slo import OF_CLASS
 USUAL = "p99"
 
 #: Metrics with percentiles.
-LATENCIES = ("ttft", "tpot", "itl", "e2e")
+LATENCIES = ("ttft", "ttfo", "tpot", "itl", "e2e")
 
 
 def stated(labels: Iterable[str]) -> tuple[str, ...]:
@@ -24,7 +24,7 @@ def stated(labels: Iterable[str]) -> tuple[str, ...]:
 def spoken_of(latency: str, bounded: Iterable[str]) -> tuple[str, ...]:
     """Metrics of one latency to show, the smallest percentile first.
 
-    latency: ``ttft``, ``tpot``, ``itl`` or ``e2e``. bounded: as returned by ``stated``.
+    latency: one of ``LATENCIES``. bounded: as returned by ``stated``.
     """
     of_latency = {name for name in bounded if name.startswith(f"{latency}_p")}
     return tuple(sorted(of_latency, key=percentile_of)) or (f"{latency}_{USUAL}_s",)

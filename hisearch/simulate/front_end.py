@@ -82,8 +82,8 @@ def deliveries(
         models: index of each request's model among the plan's.
         pools: for each request, the pool that made its tokens.
         columns: ``arrival_s`` at the router, ``first_token_s``, ``finish_s``; ``decoding_at_first_token``,
-            ``decoding_at_last_token``:
-            requests decoding on its worker at its first, and at its last token.
+            ``decoding_at_last_token``: requests decoding on its worker at its first, and at its last token. Where
+            requests think also ``first_visible_s``, ``decoding_at_first_visible``.
     """
     front_ends = [pool.plan.costs.front_end for pool in plan.pools]
     if not any(any(front) for front in front_ends):
@@ -104,4 +104,16 @@ def deliveries(
     first_s, last_s = stream_s * (1.0 + 0.5 * batch_mates), stream_s * (1.0 + 0.5 * columns["decoding_at_last_token"])
     # Tokens of a request come in order.
     last_s = np.maximum(last_s, first_s + columns["first_token_s"] - columns["finish_s"])
-    return {"front_end_s": front_end_s, "first_delivery_s": first_s, "last_delivery_s": last_s}
+    delivery = {"front_end_s": front_end_s, "first_delivery_s": first_s, "last_delivery_s": last_s}
+    if "first_visible_s" in columns:
+        at_s = columns["first_visible_s"]
+        visible_s = stream_s * (1.0 + 0.5 * columns["decoding_at_first_visible"])
+        visible_s = np.maximum(visible_s, first_s + columns["first_token_s"] - at_s)
+        visible_s = np.where(at_s == columns["finish_s"], last_s, visible_s)
+        visible_s = np.where(at_s == columns["first_token_s"], first_s, visible_s)
+        # No visible token: nothing to come after.
+        delivery |= {
+            "visible_delivery_s": visible_s,
+            "last_delivery_s": np.fmax(last_s, visible_s + at_s - columns["finish_s"]),
+        }
+    return delivery

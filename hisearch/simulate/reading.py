@@ -152,9 +152,9 @@ def _request_table(
         columns = _with_decode_records(columns, _record_columns(fleet, sims, worker), handed)
         arrived = fleet.kv_transfers["state"] == fl.ARRIVED
         kv_arrived_s = np.where(arrived, fleet.kv_transfers["action_s"], np.nan)
-    delivery = front_end.deliveries(
-        plan, trace, load, models, _pool_of(fleet, worker), {**columns, "arrival_s": fleet.arrival_s}
-    )
+    pool = _pool_of(fleet, worker)
+    columns |= _visible_columns(trace, sims, pool, columns)
+    delivery = front_end.deliveries(plan, trace, load, models, pool, {**columns, "arrival_s": fleet.arrival_s})
     columns = {name: values for name, values in columns.items() if not name.startswith("decoding_at_")}
     return RequestTable(
         arrival_s=fleet.arrival_s.copy(),
@@ -165,6 +165,7 @@ def _request_table(
         kv_arrived_s=kv_arrived_s,
         priority=trace.arrays.priority,
         tenant=trace.arrays.tenant,
+        thinking_tokens=trace.arrays.thinking_tokens if "first_visible_s" in columns else None,
         **delivery,  # type: ignore[arg-type]
         **columns,
     )
@@ -176,6 +177,27 @@ def _record_columns(fleet: fl.Fleet, sims: Sequence[la.Sim], member: np.ndarray)
     if (pool == first).all():
         return {name: sims[first].requests[name].copy() for name in _COLUMNS}
     return {name: np.choose(pool, [sim.requests[name] for sim in sims]) for name in _COLUMNS}
+
+
+def _visible_columns(
+    trace: CompiledTrace, sims: Sequence[la.Sim], pool: np.ndarray, columns: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """When each request's first visible token was made, and how many others decoded then; {} if none thinks.
+
+    ``pool``: of each request, that which made its tokens. The first token and the last are noted for all requests.
+    """
+    thinking, outputs = trace.arrays.thinking_tokens, trace.arrays.output_tokens
+    if not thinking.any():
+        return {}
+    at_s, batch_mates = np.full(len(trace), np.nan), np.zeros(len(trace), np.int64)
+    for p, sim in enumerate(sims):
+        mine = np.flatnonzero(pool == p)
+        if len(sim.thinking.tokens):
+            at_s[mine] = sim.thinking.first_visible["at_s"][mine]
+            batch_mates[mine] = sim.thinking.first_visible["batch_mates"][mine]
+    at_s = np.where(thinking == outputs - 1, columns["finish_s"], at_s)
+    at_s = np.where(thinking == 0, columns["first_token_s"], at_s)
+    return {"first_visible_s": at_s, "decoding_at_first_visible": batch_mates}
 
 
 def _pool_of(fleet: fl.Fleet, member: np.ndarray) -> np.ndarray:

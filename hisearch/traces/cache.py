@@ -83,7 +83,9 @@ def read_compiled(path: Path, name: str, key: str | None = None) -> CompiledTrac
     """
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as stored:
-            arrays = TraceArrays(*(stored[column] for column in TraceArrays._fields))
+            columns = {column: stored[column] for column in TraceArrays._fields if column in stored}
+            columns.setdefault("thinking_tokens", np.zeros(len(columns["input_tokens"]), np.int64))
+            arrays = TraceArrays(**columns)
             meta = json.loads(bytes(stored["meta"]).decode())
             agents = _agents_in(stored, meta["agents"])
             names = meta["models"]
@@ -94,7 +96,7 @@ def read_compiled(path: Path, name: str, key: str | None = None) -> CompiledTrac
             raise ValueError("it is of another workload, seed or limit")
         ids, cautions, notes = meta["request_ids"], tuple(meta["cautions"]), tuple(meta["notes"])
         return freeze(name, arrays, ids, meta["skipped_rows"], cautions, meta["block_tokens"], agents, models, notes)
-    except (OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(str(error)) from error
 
 

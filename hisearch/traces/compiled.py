@@ -39,6 +39,7 @@ class TraceArrays(NamedTuple):
         previous: index of the request whose completion this one waits for, or -1.
         think_s: seconds between the predecessor's finish and this arrival (0 where ``previous`` is -1).
         session, tenant, priority: small integers; lower priority value goes first.
+        thinking_tokens: the first tokens of the output, which the client does not see; 0 where it sees all of them.
         prompt_node: tree node at whose end the prompt ends.
         output_node: tree node at whose end prompt + output ends.
     Tree (length M):
@@ -55,6 +56,7 @@ class TraceArrays(NamedTuple):
     session: I4
     tenant: I4
     priority: I4
+    thinking_tokens: I8
     prompt_node: I4
     output_node: I4
     parent: I4
@@ -63,7 +65,7 @@ class TraceArrays(NamedTuple):
 
 
 #: Columns of requests that do not refer to the tree.
-REQUEST_COLUMNS = TraceArrays._fields[:9]
+REQUEST_COLUMNS = TraceArrays._fields[:10]
 
 
 def with_tree(columns: dict[str, np.ndarray], tree: Sequence[np.ndarray]) -> TraceArrays:
@@ -164,6 +166,9 @@ def digest_of(arrays: TraceArrays, agents: AgentArrays | None = None, models: Re
     digest = hashlib.sha256()
     columns = arrays._asdict() | (agent_arrays(agents) if agents is not None else {})
     columns = {name: values for name, values in columns.items() if name not in LATER_COLUMNS or len(values)}
+    if not arrays.thinking_tokens.any():
+        # Traces without thinking keep the digest that they had before there was this column.
+        del columns["thinking_tokens"]
     if models is not None:
         digest.update(f"models:{models.names!r};".encode())
         columns |= {"model": models.model}

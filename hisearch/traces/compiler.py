@@ -20,7 +20,7 @@ from hisearch.traces.trace import Trace, roots_of
 #: Types of the compiled arrays, as ``TraceArrays`` documents them.
 DTYPES: dict[str, type] = dict.fromkeys(TraceArrays._fields, np.int32) | {
     "arrival_s": np.float64, "think_s": np.float64, "input_tokens": np.int64, "output_tokens": np.int64,
-    "max_output_tokens": np.int64, "start_tokens": np.int64, "end_tokens": np.int64,
+    "max_output_tokens": np.int64, "thinking_tokens": np.int64, "start_tokens": np.int64, "end_tokens": np.int64,
 }  # fmt: skip
 
 #: Of a trace with conversations whose prompts share nothing.
@@ -79,6 +79,7 @@ def compile_trace(trace: Trace, name: str, follow_ups: FollowUps = "auto") -> Co
         session=trace.session[order],
         tenant=trace.tenant[order],
         priority=trace.priority[order],
+        thinking_tokens=trace.thinking_tokens[order],
         prompt_node=tree[3],
         output_node=tree[4],
         parent=tree[0],

@@ -3,11 +3,12 @@
 Notation
     N   requests (turns) of all sessions, session by session, turn by turn; slices of them where cut
     nominal time: a session's start plus the think times before the turn, as if responses took no time
+    output: all that a turn makes, its thinking included; answer: what the client sees of it
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,6 +34,7 @@ class _Turns:
     think_s: F8
     input_tokens: I8
     output_tokens: I8
+    thinking_tokens: I8
     prefix: I8
     priority: I8
     tenant: I8
@@ -96,8 +98,9 @@ class _Drawn:
 def generate_trace(spec: GeneratorSpec, *, seed: int = 0, until_s: float | None = None) -> Trace:
     """The workload that ``spec`` describes; ``spec.seed`` and ``seed`` together set its random streams.
 
-    A follow-up waits for its predecessor, thinks, and its prompt is the predecessor's prompt and output followed by new
-    tokens. Its ``arrival_s`` is its nominal time (NaN in a closed loop of users).
+    A follow-up waits for its predecessor and its think time. Its prompt is the predecessor's prompt and output, without
+    thinking where the spec has it dropped, followed by new tokens. Its ``arrival_s`` is its nominal time (NaN in a
+    closed loop of users).
 
     Args:
         spec: the workload.
@@ -238,16 +241,19 @@ def _draw(law: _Law, numbers: I8, starts_s: F8, seeds: tuple[int, ...]) -> _Turn
     else:
         tenant = np.full(sessions, tenants[0])
 
-    output = draw_lengths(spec.output, total, draws("outputs"))
+    thinking = _draw_thinking(spec, total, draws)
+    output = draw_lengths(spec.output, total, draws("outputs")) + thinking
     user = draw_lengths(spec.sessions.new_input or spec.first_input, total, draws("follow-up inputs"))
     user[first] = draw_lengths(spec.first_input, sessions, draws("first inputs"))
     free_tokens = spec.max_context_tokens - prefix_tokens
     output[first] = np.minimum(output[first], free_tokens - 1)
+    thinking[first] = np.minimum(thinking[first], output[first] - 1)
     longest_prompt = spec.max_input_tokens or spec.max_context_tokens
     user[first] = np.minimum(user[first], np.minimum(free_tokens - output[first], longest_prompt - prefix_tokens))
-    cumulative = np.cumsum(user + output)
-    before_session = (cumulative - user - output)[first]
-    prompt = prefix_tokens[session] + cumulative - output - before_session[session]
+    said = output if _keeps_thinking(spec) else output - thinking
+    cumulative = np.cumsum(user + said)
+    before_session = (cumulative - user - said)[first]
+    prompt = prefix_tokens[session] + cumulative - said - before_session[session]
 
     think = draw_think_s(spec.sessions.think, total, draws("think"))
     think[first] = 0.0
@@ -265,10 +271,24 @@ def _draw(law: _Law, numbers: I8, starts_s: F8, seeds: tuple[int, ...]) -> _Turn
         think_s=think[keep],
         input_tokens=prompt[keep],
         output_tokens=output[keep],
+        thinking_tokens=thinking[keep],
         prefix=prefix[session],
         priority=np.full(len(session), law.priority),
         tenant=tenant[session],
     )
+
+
+def _draw_thinking(spec: GeneratorSpec, count: int, draws: Callable[[str], np.random.Generator]) -> I8:
+    """Thinking tokens of each turn; shape (N,)."""
+    if spec.thinking is None:
+        return np.zeros(count, dtype=np.int64)
+    thinks = draws("which turns think").random(count) < spec.thinking.share
+    return draw_lengths(spec.thinking.tokens, count, draws("thinking")) * thinks
+
+
+def _keeps_thinking(spec: GeneratorSpec) -> bool:
+    """Whether a session's prompts hold the thinking of its earlier turns."""
+    return spec.thinking is None or spec.thinking.history == "kept"
 
 
 def _ended(fits: np.ndarray, first: I8, session: I8) -> np.ndarray:
@@ -340,17 +360,20 @@ def _assemble(spec: GeneratorSpec, turns: _Turns, kept: I8) -> Trace:
     follows[1:] = (session[1:] == session[:-1]) & (turn[1:] == turn[:-1] + 1)
     previous = np.where(follows, before, -1).astype(np.int32)
     think = np.where(follows, turns.think_s[kept], 0.0)
-    total = inputs + turns.output_tokens[kept]
+    outputs, thinking = turns.output_tokens[kept], turns.thinking_tokens[kept]
+    # Without the thinking of the turn before, a prompt begins with that turn's prompt alone: the answer's KV differs.
+    alike = inputs + (outputs if _keeps_thinking(spec) else np.where(thinking > 0, 0, outputs))
     shares_with, shared = _share_prefixes(spec, turns.prefix[kept])
     shares_with = np.where(follows, before, shares_with)
-    shared = np.where(follows, total[np.maximum(before, 0)], shared)
+    shared = np.where(follows, alike[np.maximum(before, 0)], shared)
     arrival = turns.nominal_s[kept]
     if spec.users is not None:
         previous, think, arrival = close_loop(previous, think, session % spec.users)
     return make_trace(
         arrival_s=arrival,
         input_tokens=inputs,
-        output_tokens=turns.output_tokens[kept],
+        output_tokens=outputs,
+        thinking_tokens=thinking,
         previous=previous,
         think_s=think,
         session=np.unique(session, return_inverse=True)[1],

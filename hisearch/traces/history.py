@@ -16,13 +16,15 @@ FEW_BELOW = 0.5
 
 
 def continuing(trace: Trace) -> tuple[npt.NDArray[np.bool_], I8]:
-    """Which requests are long enough to contain the turn that they follow, and that turn's tokens; shapes (N,).
+    """Which requests are long enough to contain the turn that they follow, and what they share of it; shapes (N,).
 
-    A turn is a prompt with its answer, of the same model.
+    A turn is a prompt with its answer, of the same model. Thinking is taken to be dropped, as chat templates do: then a
+    request shares the turn's prompt alone, as the answer's KV was computed after the thinking.
     """
     before = np.maximum(trace.previous, 0)
-    turn = (trace.input_tokens + trace.output_tokens)[before]
+    turn = (trace.input_tokens + trace.output_tokens - trace.thinking_tokens)[before]
     follows = (trace.previous >= 0) & (trace.input_tokens >= turn)
+    turn = np.where(trace.thinking_tokens[before] > 0, trace.input_tokens[before], turn)
     if trace.models is not None:
         follows &= trace.models.model == trace.models.model[before]
     return follows, turn
@@ -44,6 +46,8 @@ def with_history(trace: Trace) -> Trace:
         f"history: prompts are taken to begin with the turn before them, its answer included: "
         f"{int(follows.sum()):,} of {counted(followers, 'follow-up')}; the others are shorter and share nothing"
     )
+    if trace.thinking_tokens.any():
+        note += "; thinking is taken to be dropped, so that answers behind it are computed anew"
     return replace(
         trace,
         shares_with=np.where(follows, trace.previous, -1).astype(np.int32),

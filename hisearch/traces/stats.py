@@ -50,7 +50,8 @@ class TraceStats:
         interarrival_cv: coefficient of variation of the gaps between them.
         fano_10s, fano_60s: variance / mean of counts in windows of that length (1 for a Poisson process); None where
             fewer than two whole windows fit.
-        input_tokens, output_tokens, think_s: distributions (think times of follow-ups).
+        input_tokens, output_tokens, think_s: distributions (think times of follow-ups). thinking_tokens: of the
+            requests that think, thinking_fraction of all; None where none does.
         sessions, turns: number of sessions, distribution of requests in them. single_turn_fraction: sessions of one.
         unique_prompt_tokens: tokens of all distinct prompts, shared ones counted once.
         ideal_hit_tokens, ideal_hit_rate: of an unlimited cache.
@@ -71,6 +72,8 @@ class TraceStats:
     fano_60s: float | None
     input_tokens: Distribution
     output_tokens: Distribution
+    thinking_tokens: Distribution | None
+    thinking_fraction: float
     think_s: Distribution | None
     sessions: int
     turns: Distribution
@@ -158,6 +161,8 @@ def trace_stats(
         fano_60s=fano_factor(times, 60.0),
         input_tokens=inputs,
         output_tokens=outputs,
+        thinking_tokens=Distribution.of(arrays.thinking_tokens[arrays.thinking_tokens > 0]),
+        thinking_fraction=float((arrays.thinking_tokens > 0).mean()),
         think_s=Distribution.of(arrays.think_s[arrays.previous >= 0]),
         sessions=len(turns),
         turns=turns_of,

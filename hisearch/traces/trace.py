@@ -34,6 +34,7 @@ class Trace:
         previous: index of the request that this one follows up, or -1.
         think_s: seconds from the predecessor's last token to this arrival; NaN where unknown, 0 without a predecessor.
         session, tenant, priority: small integers, at least 0; lower priority value goes first.
+        thinking_tokens: the first tokens of the output, at most all of it, which the client does not see.
         shares_with: index of the earlier request whose sequence this one begins with, or -1.
         shared_tokens: for how many tokens.
         open_loop: follow-ups are best replayed at their recorded times (else ``think_s`` after their predecessor).
@@ -54,6 +55,7 @@ class Trace:
     session: I4
     tenant: I4
     priority: I4
+    thinking_tokens: I8
     shares_with: I4
     shared_tokens: I8
     open_loop: bool = True
@@ -75,7 +77,7 @@ class Trace:
             ValueError: columns of different lengths, no requests, or a broken rule of the class's documentation.
         """
         count = len(self.arrival_s)
-        for column in fields(self)[:12]:
+        for column in fields(self)[:13]:
             if len(getattr(self, column.name)) != count:
                 raise ValueError(f"column {column.name} has {len(getattr(self, column.name))} rows, not {count}")
         if not count:
@@ -92,6 +94,8 @@ class Trace:
             "input_tokens: at least 1": self.input_tokens >= 1,
             "output_tokens: at least 1": self.output_tokens >= 1,
             "max_output_tokens: at least output_tokens": self.max_output_tokens >= self.output_tokens,
+            "thinking_tokens: at least 0, at most output_tokens": (self.thinking_tokens >= 0)
+            & (self.thinking_tokens <= self.output_tokens),
             "arrival_s: finite, at least 0; unknown (NaN) for follow-ups only": (
                 (self.arrival_s >= 0) & np.isfinite(self.arrival_s)
             )
@@ -122,6 +126,7 @@ def make_trace(
     session: npt.ArrayLike | None = None,
     tenant: npt.ArrayLike | None = None,
     priority: npt.ArrayLike | None = None,
+    thinking_tokens: npt.ArrayLike | None = None,
     shares_with: npt.ArrayLike | None = None,
     shared_tokens: npt.ArrayLike | None = None,
     open_loop: bool = True,
@@ -134,7 +139,7 @@ def make_trace(
     """A :class:`Trace` from any array-likes, with defaults.
 
     Defaults: ids "0", "1", …; a declared limit equal to the output; no predecessors; one session for each chain of
-    predecessors; tenant and priority 0; nothing shared.
+    predecessors; tenant and priority 0; no thinking; nothing shared.
 
     Raises:
         ValueError: see :class:`Trace`.
@@ -156,6 +161,9 @@ def make_trace(
         session=sessions_of(before) if session is None else np.asarray(session, dtype=np.int32),
         tenant=zeros if tenant is None else np.asarray(tenant, dtype=np.int32),
         priority=zeros if priority is None else np.asarray(priority, dtype=np.int32),
+        thinking_tokens=(
+            np.zeros(count, np.int64) if thinking_tokens is None else np.asarray(thinking_tokens, dtype=np.int64)
+        ),
         shares_with=none if shares_with is None else np.asarray(shares_with, dtype=np.int32),
         shared_tokens=zeros.astype(np.int64) if shared_tokens is None else np.asarray(shared_tokens, dtype=np.int64),
         open_loop=open_loop,

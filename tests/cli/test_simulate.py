@@ -328,6 +328,29 @@ def test_overrides_are_for_documents(workdir: Path) -> None:
         package.simulate_deployment(resolved, "visits.yaml", overrides=["spec.pools.0.replicas=1"])
 
 
+def test_the_wait_for_the_first_token_that_clients_see(hisearch: Hisearch, workdir: Path) -> None:
+    rows = (f"{i},{40 + i % 7 * 300},{25 + i % 11},{20 if i % 3 else 0},{i % 2}" for i in range(90))
+    header = "arrival_s,input_tokens,output_tokens,thinking_tokens,priority\n"
+    Path("thinks.csv").write_text(header + "\n".join(rows) + "\n")
+    arguments = ("simulate", "pair.yaml", "--trace", "thinks.csv")
+    slo = "ttfo p95 < 60s, ttfo p50 < 1us for priority 1"
+    data = hisearch(*arguments, "--slo", slo, "--by", "priority", "--requests", "r.csv", "--json").json
+    frame = pd.read_csv("r.csv")
+    thinks = frame["thinking_tokens"] > 0
+    assert (frame["ttfo_s"][thinks] > frame["ttft_s"][thinks]).all()
+    assert (frame["ttfo_s"][~thinks] == frame["ttft_s"][~thinks]).all()
+    assert (frame["ttfo_s"] < frame["e2e_s"]).all()
+    assert data["metrics"]["ttfo_p95_s"] == pytest.approx(np.percentile(frame["ttfo_s"], 95))
+    terms = {term["label"]: term for term in data["slo"]["terms"]}
+    assert terms["ttfo_p95"]["holds"]
+    assert not terms["ttfo_p50@priority=1"]["holds"]
+    assert "TTFO" in hisearch(*arguments).out
+    assert "thinking, of 66.7 % of requests" in hisearch("trace", "stats", "thinks.csv").out
+    plain = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "--requests", "p.csv", "--json")
+    assert not any(name.startswith("ttfo") for name in plain.json["metrics"])
+    assert "ttfo_s" not in pd.read_csv("p.csv")
+
+
 def test_classes_of_requests_are_told_apart(hisearch: Hisearch, workdir: Path) -> None:
     rows = (f"{i},{40 + i % 7 * 300},{5 + i % 11},{i % 3}" for i in range(90))
     Path("mixed.csv").write_text("arrival_s,input_tokens,output_tokens,priority\n" + "\n".join(rows) + "\n")

@@ -127,9 +127,9 @@ def _own(path: Path) -> None:
 
 
 def _classes(path: Path) -> None:
-    """Requests of two classes, a minute of them."""
-    rows = [f"{at / 2},{300 + 7 * at % 4000},{20 + at % 90},{at % 3 // 2}" for at in range(120)]
-    path.write_text("\n".join(["ts,prompt,answer,class", *rows]) + "\n")
+    """Requests of two classes, a minute of them; some think."""
+    rows = [f"{at / 2},{300 + 7 * at % 4000},{20 + at % 90},{at % 3 // 2},{at % 20}" for at in range(120)]
+    path.write_text("\n".join(["ts,prompt,answer,class,reasoning", *rows]) + "\n")
 
 
 def _of_a_model(path: Path) -> None:

@@ -22,5 +22,6 @@ def defined() -> set[str]:
 
 
 def test_it_defines_exactly_the_figures_of_a_score() -> None:
-    slo = SloSpec(terms=[SloTerm(metric="ttft_s", percentile=99, at_most_s=1.0)])
+    # The figures of TTFO are there where the SLO names it.
+    slo = SloSpec(terms=[SloTerm(metric="ttfo_s", percentile=99, at_most_s=1.0)])
     assert defined() == set(evaluate(random_result(0), slo).metrics)

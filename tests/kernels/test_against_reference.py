@@ -41,6 +41,7 @@ from tests.reference.restatement.recording import step_seconds as batch_seconds
 from tests.reference.restatement.transfers import CopyLaw
 from tests.reference.restatement.vllm import StuckError
 from tests.reference.vllm_offload_store import OffloadConfig
+from tests.simulate.logged import assert_first_visible
 
 #: Policies that learn from workers, whether their caches, their metrics or the ends of their prefills.
 LOOKING = tuple(name for name, policy in ROUTERS.items() if policy.asks_workers)
@@ -124,6 +125,7 @@ def _assert_equal(system: System) -> Result:
         assume(False)
     result = system.simulate(log=True)
     _assert_same_steps(result, outcome)
+    assert_first_visible(result, {index: request.token_s for index, request in outcome.requests.items()})
     for k, (mine, theirs) in enumerate(zip(_simulated_rows(result), _request_rows(outcome), strict=True)):
         assert np.array_equal(mine, theirs, equal_nan=True), f"request {k}: kernel {mine}, reference {theirs}"
     assert _simulated_worker_rows(result) == _worker_rows(outcome)

@@ -24,6 +24,7 @@ from tests.reference.random_traces import TraceShape, random_trace
 from tests.reference.restatement import disaggregated as slow
 from tests.reference.restatement.vllm import StuckError
 from tests.reference.restatement.vllm_drafts import DraftsConfig
+from tests.simulate.logged import assert_first_visible
 
 #: Without attention a batch costs the same whatever of it is prompt, decode or draft.
 LAW = law_costs(0.005, 2e-5, 0.0)
@@ -118,13 +119,15 @@ def _compare(
     prefill, decode = workers
     first_s = {**prefill.first_token_s, **decode.first_token_s}
     finish_s = {**prefill.finish_s, **decode.finish_s}
-    table = simulate_fleet(fleet, compiled(arrays)).requests
+    result = simulate_fleet(fleet, compiled(arrays))
+    table = result.requests
     served = [r for r in pair.requests if arrays.output_tokens[r] == 1 or r in decode.finish_s]
     assert set(np.flatnonzero(table.finished)) == set(served)
     for r in served:
         what = (r, int(arrays.input_tokens[r]), int(arrays.output_tokens[r]))
         assert table.first_token_s[r] == pytest.approx(first_s[r], abs=1e-9), what
         assert table.finish_s[r] == pytest.approx(finish_s[r], abs=1e-9), what
+    assert_first_visible(result, {**prefill.token_s, **decode.token_s}, atol=1e-9)
 
 
 @examples(400)

@@ -25,6 +25,7 @@ from tests.reference.restatement.vllm import StuckError
 from tests.reference.restatement.vllm_drafts import DraftsConfig, DraftsWorker
 from tests.reference.restatement.vllm_lockstep import Batch, serve_by
 from tests.reference.restatement.vllm_state import LiveRequest
+from tests.simulate.logged import assert_first_visible
 
 #: Without attention a batch costs the same whatever of it is prompt, decode or draft.
 LAW = law_costs(0.005, 2e-5, 0.0)
@@ -88,3 +89,4 @@ def test_the_kernels_equal_the_slow_restatement(
     for k in np.flatnonzero(finished):
         assert result.requests.first_token_s[k] == pytest.approx(served.first_token_s[k], abs=1e-12)
         assert result.requests.finish_s[k] == pytest.approx(served.finish_s[k], abs=1e-12)
+    assert_first_visible(result, served.token_s, atol=1e-12)

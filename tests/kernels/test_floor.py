@@ -37,6 +37,7 @@ from tests.kernels.test_lockstep_steps import SHAPE, lockstep_plan, shared_secon
 from tests.reference.cluster import requests_of
 from tests.reference.random_traces import random_trace
 from tests.reference.restatement.vllm_lockstep import Batch, serve
+from tests.simulate.logged import assert_first_visible
 
 NO_FLOOR = HostFloor()
 #: From nothing at all to more than any step here takes.
@@ -255,3 +256,4 @@ def test_attention_groups_wait_for_the_slowest_device_or_host_of_them(
     for k in finished:
         assert result.requests.first_token_s[k] == served.first_token_s[k]
         assert result.requests.finish_s[k] == served.finish_s[k]
+    assert_first_visible(result, served.token_s)

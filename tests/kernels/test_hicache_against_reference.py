@@ -18,6 +18,7 @@ from tests.reference.restatement import sglang
 from tests.reference.restatement.recording import Recording
 from tests.reference.restatement.sglang_cache import OutOfMemoryError
 from tests.reference.restatement.splitmix import SplitMix64
+from tests.simulate.logged import assert_first_visible
 
 EVENTS = {hl.REVOKED: "revoked", hl.READING: "reading", hl.READ: "read"}
 
@@ -74,6 +75,7 @@ def assert_same_requests(result: Result, recording: Recording) -> None:
     assert {r: int(reused[r]) for r in finished} == recording.reused_tokens
     assert {r: float(table.first_token_s[r]) for r in finished} == recording.first_token_s
     assert {r: float(table.finish_s[r]) for r in finished} == recording.finish_s
+    assert_first_visible(result, recording.token_s)
 
 
 def assert_same_fetches(result: Result, recording: Recording) -> None:

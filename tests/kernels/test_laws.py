@@ -141,6 +141,11 @@ def test_l4_no_effect_before_its_cause(system: System) -> None:
     assert (table.arrival_s[done] <= table.scheduled_s[done]).all()
     assert (table.scheduled_s[done] < table.first_token_s[done]).all()
     assert (table.first_token_s[done] <= table.finish_s[done]).all()
+    if table.first_visible_s is not None:
+        visible = done & (table.thinking_tokens < table.output_tokens)
+        assert (table.first_token_s[visible] <= table.first_visible_s[visible]).all()
+        assert (table.first_visible_s[visible] <= table.finish_s[visible]).all()
+        assert np.isnan(table.first_visible_s[done & ~visible]).all()
     if system.lmcache is None or not system.engine.overlap:
         # A scheduler that copies hold takes in the results of two steps at once.
         assert ((table.first_token_s == table.finish_s)[done] <= (table.output_tokens == 1)[done]).all()

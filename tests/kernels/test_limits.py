@@ -42,7 +42,7 @@ def single_request(prompt: int, output: int, arrival_s: float = 0.0) -> Compiled
     )
     arrays = TraceArrays(
         np.array([arrival_s]), np.array([prompt]), np.array([output]), np.array([output]), zero - 1, np.zeros(1),
-        zero, zero, zero, prompt_node, output_node, parent, start, end,
+        zero, zero, zero, np.zeros(1, np.int64), prompt_node, output_node, parent, start, end,
     )  # fmt: skip
     return compiled(arrays, "one")
 
@@ -297,6 +297,6 @@ def _with_filler(arrays: TraceArrays, filler: TraceArrays) -> TraceArrays:
     made = np.array([len(output) for output in outputs])
     merged = TraceArrays(
         np.zeros(3), np.array([len(prompt) for prompt in prompts]), made, made, zeros, np.zeros(3), zeros, zeros, zeros,
-        prompt_node, output_node, parent, start, end,
+        0 * made, prompt_node, output_node, parent, start, end,
     )  # fmt: skip
     return serialised(merged)

@@ -17,6 +17,7 @@ from tests.reference.cluster import requests_of
 from tests.reference.restatement.vllm import StuckError
 from tests.reference.restatement.vllm_lockstep import Batch, Served, serve_by
 from tests.reference.vllm_offload import OffloadWorker
+from tests.simulate.logged import assert_first_visible
 
 
 def restated(system: OffloadGroups) -> tuple[Served, list[OffloadWorker]] | None:
@@ -71,3 +72,4 @@ def test_the_kernels_equal_the_slow_restatement(system: OffloadGroups) -> None:
         assert result.requests.first_token_s[r] == served.first_token_s[r]
         assert result.requests.finish_s[r] == served.finish_s[r]
         assert hits[r] == reused[r]
+    assert_first_visible(result, served.token_s)

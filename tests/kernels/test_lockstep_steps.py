@@ -24,6 +24,7 @@ from tests.reference.cluster import requests_of
 from tests.reference.random_traces import TraceShape, random_trace
 from tests.reference.restatement.vllm import StuckError
 from tests.reference.restatement.vllm_lockstep import Batch, Served, serve
+from tests.simulate.logged import assert_first_visible
 
 SHAPE = TraceShape(requests=30, rate_rps=40.0, prompt_tokens=150, output_tokens=40, follow_up=0.0, slack=1.0)
 #: Convex, so that it matters how tokens are spread.
@@ -112,6 +113,7 @@ def test_the_kernels_equal_the_slow_restatement(
     for k in np.flatnonzero(finished):
         assert result.requests.first_token_s[k] == served.first_token_s[k]
         assert result.requests.finish_s[k] == served.finish_s[k]
+    assert_first_visible(result, served.token_s)
 
 
 def single_request(input_tokens: int, output_tokens: int) -> CompiledTrace:

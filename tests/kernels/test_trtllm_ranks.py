@@ -19,6 +19,7 @@ from tests.reference.cluster import requests_of
 from tests.reference.random_traces import random_trace
 from tests.reference.restatement.vllm_lockstep import Batch, Served
 from tests.reference.trtllm_lockstep import serve
+from tests.simulate.logged import assert_first_visible
 
 
 def _reference(
@@ -87,3 +88,4 @@ def test_the_kernels_equal_the_slow_restatement(
     for k in np.flatnonzero(finished):
         assert result.requests.first_token_s[k] == served.first_token_s[k]
         assert result.requests.finish_s[k] == served.finish_s[k]
+    assert_first_visible(result, served.token_s)

@@ -44,6 +44,7 @@ class Worker(Protocol):
 
     first_scheduled_s: dict[Any, float]
     first_token_s: dict[Any, float]
+    token_s: dict[Any, list[float]]
     finish_s: dict[Any, float]
     reused_tokens: dict[Any, int]
     preemptions: dict[Any, int]
@@ -73,6 +74,7 @@ class RequestOutcome:
     finish_s: float | None = None
     hit_tokens: int = 0
     preemptions: int = 0
+    token_s: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -244,6 +246,7 @@ class Cluster:
             outcome.outcome = FINISHED
             outcome.scheduled_s = engine.first_scheduled_s[index]
             outcome.first_token_s = engine.first_token_s[index]
+            outcome.token_s = engine.token_s[index]
             outcome.finish_s = engine.finish_s[index]
             outcome.hit_tokens = engine.reused_tokens[index]
             outcome.preemptions = engine.preemptions.get(index, 0)

@@ -74,6 +74,10 @@ class _Draft:
         self.arrival: list[float] = []
         self.session: list[int] = []
         self.priority: list[int] = []
+        self.thinking: list[int] = []
+        # A stream of its own: the same seeds make the same traces otherwise.
+        self._thinking_rng = np.random.default_rng((seed, 1))
+        self._thinks = seed % 2 == 0
         self._turn: list[int] = []
         self._open: list[int] = []
         self._now = 0.0
@@ -127,6 +131,8 @@ class _Draft:
         if not 1 <= made <= declared:
             raise ValueError(f"output of {made} tokens, declared are {declared}")
         self.outputs.append([next(self.fresh) for _ in range(declared)][:made])
+        thinks = self._thinks and self._thinking_rng.random() < 0.8
+        self.thinking.append(int(self._thinking_rng.integers(0, made + 1)) if thinks else 0)
         self.declared.append(declared)
 
     def _tenants(self) -> np.ndarray:
@@ -146,6 +152,7 @@ class _Draft:
             session=np.array(self.session, np.int32),
             tenant=self._tenants(),
             priority=np.array(self.priority, np.int32),
+            thinking_tokens=np.array(self.thinking, np.int64),
             prompt_node=prompt_node,
             output_node=output_node,
             parent=parent,

@@ -133,10 +133,12 @@ def _recording(worker: _Worker) -> Recording:
     firsts: dict[Any, float] = {}
     ends: dict[Any, float] = {}
     reused: dict[Any, int] = {}
+    tokens: dict[Any, list[float]] = {}
     log = []
     for group in worker.groups:
         firsts |= group.first_token_s
         ends |= group.finish_s
         reused |= group.reused_tokens
+        tokens |= group.token_s
         log += group.storage_log()
-    return Recording(worker.steps, firsts, ends, reused, sorted(log, key=lambda row: row[0]))
+    return Recording(worker.steps, firsts, ends, reused, sorted(log, key=lambda row: row[0]), tokens)

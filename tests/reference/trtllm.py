@@ -12,6 +12,7 @@ are its prompt and what it has generated. A *late* generation is one behind its 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +64,7 @@ class TrtllmWorker:
         self.outstanding: list[_Outstanding] = []
         self.first_scheduled_s: dict[Any, float] = {}
         self.first_token_s: dict[Any, float] = {}
+        self.token_s: dict[Any, list[float]] = defaultdict(list)
         self.finish_s: dict[Any, float] = {}
         self.reused_tokens: dict[Any, int] = {}
         self.onboarded_tokens: dict[Any, int] = {}
@@ -146,6 +148,7 @@ class TrtllmWorker:
             live.generated += 1
             if live.generated == 1:
                 self.first_token_s[live.request.id] = done.step.end_s
+            self.token_s[live.request.id].append(done.step.end_s)
         finished = [live for live in self.active if live.generated == live.request.output_tokens]
         for live in finished:
             self._release(live, live.known - 1)

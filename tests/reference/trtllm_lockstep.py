@@ -124,7 +124,9 @@ def serve(config: TrtllmConfig, ranks: int, requests: Sequence[Request], cost: G
                 rank.process()
     firsts: dict[object, float] = {}
     ends: dict[object, float] = {}
+    tokens: dict[object, list[float]] = {}
     for rank in group.ranks:
         firsts |= rank.first_token_s
         ends |= rank.finish_s
-    return Served(queued, firsts, ends)
+        tokens |= rank.token_s
+    return Served(queued, firsts, ends, tokens)

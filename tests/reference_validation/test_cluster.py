@@ -38,6 +38,7 @@ def _trace(rows: list[tuple[float, int, int, int, float]]) -> TraceArrays:
         session=zeros,
         tenant=zeros,
         priority=zeros,
+        thinking_tokens=np.zeros(count, dtype=np.int64),
         prompt_node=prompts.astype(np.int32),
         output_node=(prompts + 1).astype(np.int32),
         parent=parent.astype(np.int32),

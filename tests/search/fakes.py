@@ -127,6 +127,7 @@ def make_problem(
         input_tokens=lengths,
         new_tokens=lengths - 300,
         output_tokens=np.full(requests, 100, dtype=np.int64),
+        thinking_tokens=np.zeros(requests, dtype=np.int64),
         mean_context_tokens=1050.0,
         unique_tokens=1_000_000,
         reuse=linear_reuse,

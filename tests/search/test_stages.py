@@ -139,6 +139,7 @@ def tree_trace() -> CompiledTrace:
         session=np.zeros(4, dtype=np.int32),
         tenant=np.zeros(4, dtype=np.int32),
         priority=np.zeros(4, dtype=np.int32),
+        thinking_tokens=np.zeros(4, **ints),
         prompt_node=np.array([2, 4, 6, 8], dtype=np.int32),
         output_node=np.array([3, 5, 7, 9], dtype=np.int32),
         # 1: shared 0-10; 2: 10-15, 3: 15-20, 6: 20-25, 7: 25-26 | 4: 10-14, 5: 14-16, 8: 16-20, 9: 20-21

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +74,17 @@ def logged_result(
         idle_w=0.0,
         log=step_log(steps, lost_between),
     )
+
+
+def assert_first_visible(result: Result, token_s: Mapping[Any, Sequence[float]], atol: float = 0.0) -> None:
+    """Check the first visible token of every finished request; ``token_s``: times of all tokens, by request."""
+    table = result.requests
+    if table.thinking_tokens is None or table.first_visible_s is None:
+        return
+    for k in np.flatnonzero(table.finished).tolist():
+        visible = token_s[k][table.thinking_tokens[k] :]
+        expected = visible[0] if visible else np.nan
+        assert np.isclose(table.first_visible_s[k], expected, rtol=0.0, atol=atol, equal_nan=True), f"request {k}"
 
 
 def slow_token_times(result: Result) -> list[list[float]]:

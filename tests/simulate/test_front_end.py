@@ -156,6 +156,15 @@ class TestClients:
         assert table.e2e_s == pytest.approx([front_s + 0.11 + 50e-6])
         assert table.tpot_s == pytest.approx([0.01])
 
+    @pytest.mark.parametrize("name", ENGINES)
+    def test_a_client_waits_for_the_thinking_too(self, name: str) -> None:
+        """As many steps more as there are tokens that the client does not see."""
+        for thinking, visible_s in ((0, 0.01), (1, 0.02), (6, 0.07), (10, 0.11), (11, np.nan)):
+            trace = trace_of([0.0, 100.0], 1000, 11, thinking_tokens=[thinking, 3])
+            table = simulate(worker(name=name), trace).requests
+            front_s = 6e-3 + 1000 * 3e-6 + 50e-6
+            assert table.ttfo_s == pytest.approx([front_s + visible_s, front_s + 0.04], nan_ok=True)
+
     def test_tokens_of_a_step_come_out_one_after_another(self) -> None:
         """Nine others decode: on average a token waits for half of theirs, and for itself."""
         front = FrontEnd(stream_s=50e-6)
@@ -188,6 +197,10 @@ class TestClients:
         np.testing.assert_allclose(table.front_end_s[later], alone_s[later], rtol=1e-9)
         served = table.finished
         assert (table.ttft_s[served] >= table.engine_ttft_s[served]).all()
+        if table.thinking_tokens is not None:
+            visible = served & (table.thinking_tokens < table.output_tokens)
+            assert (table.ttft_s[visible] <= table.ttfo_s[visible] + 1e-12).all()
+            assert (table.ttfo_s[visible] <= table.e2e_s[visible] + 1e-12).all()
 
     @pytest.mark.parametrize("load", [1.0, 5.0])
     def test_what_clients_wait_for_in_line_counts_at_any_load(self, load: float) -> None:

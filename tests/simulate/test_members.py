@@ -132,6 +132,9 @@ def test_the_schedulers_of_a_dead_worker_die_with_it(kind: str) -> None:
     assert (table.outcome == Outcome.FINISHED).all()
     assert (table.worker == 1).any()
     assert (table.finish_s[table.worker == 1] <= 1.5).all()
+    assert table.first_visible_s is not None
+    assert not (table.first_visible_s < table.first_token_s).any()
+    assert not (table.first_visible_s > table.finish_s).any()
 
 
 def test_requests_are_lost_where_no_worker_is_left() -> None:

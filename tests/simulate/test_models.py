@@ -63,7 +63,7 @@ def together(traces: tuple[TraceArrays, TraceArrays], names: tuple[str, str]) ->
     rank = np.empty(sum(count), np.int32)
     rank[order] = np.arange(sum(count))
     columns = {}
-    for name in TraceArrays._fields[:11]:
+    for name in TraceArrays._fields[:12]:
         first, second = (getattr(arrays, name) for arrays in traces)
         if name == "previous":
             second = np.where(second >= 0, second + count[0], -1)
@@ -100,7 +100,7 @@ def test_models_that_share_nothing_are_served_as_by_two_deployments(
     seed: int, policy: str, engines: tuple[str, str], replicas: tuple[int, int], admission: str
 ) -> None:
     """The slow reference: each model's requests alone, on its pools alone."""
-    parts = (random_trace(seed, SHAPE), random_trace(seed + 1, replace(SHAPE, requests=40)))
+    parts = (random_trace(seed, SHAPE), random_trace(seed + 2, replace(SHAPE, requests=40)))
     trace, places = together(parts, ("org/Large", "small"))
     router = router_with(policy, staleness_s=0.5 if seed % 2 else 0.0)
     rule = admission_with(admission, requests_per_worker=3, max_wait_s=0.05)
@@ -131,7 +131,7 @@ def test_models_that_share_nothing_are_served_as_by_two_deployments(
 )
 def test_a_model_may_have_a_router_of_its_own(seed: int, policies: tuple[str, str], key: str) -> None:
     """The slow reference: each model's requests alone, behind its own router alone."""
-    parts = (random_trace(seed, SHAPE), random_trace(seed + 1, SHAPE))
+    parts = (random_trace(seed, SHAPE), random_trace(seed + 2, SHAPE))
     trace, _ = together(parts, ("large", "small"))
     settings: list[dict[str, Any]] = [
         {"max_tree_characters": 2000, "eviction_interval_s": 0.5} if seed % 2 else {"staleness_s": 0.3},
@@ -156,7 +156,7 @@ def test_a_model_may_have_a_router_of_its_own(seed: int, policies: tuple[str, st
 )
 def test_requests_go_to_pools_of_their_model_alone(seed: int, policy: str, reserve_first: bool, engine: str) -> None:
     """One model in a pool that grows and loses a worker, the other disaggregated (L1)."""
-    parts = (random_trace(seed, SHAPE), random_trace(seed + 1, SHAPE))
+    parts = (random_trace(seed, SHAPE), random_trace(seed + 2, SHAPE))
     trace, places = together(parts, ("small", "large"))
     grows = AutoscaleSpec(
         metric="wait_s", target=0.01, min_replicas=1, max_replicas=3, period_s=0.3, startup_s=0.2, calm_s=1e3

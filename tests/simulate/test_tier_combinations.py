@@ -113,6 +113,7 @@ def trace() -> CompiledTrace:
         "previous": np.full(count, -1, np.int32),
         "think_s": np.zeros(count),
         **{name: np.zeros(count, np.int32) for name in ("session", "tenant", "priority")},
+        "thinking_tokens": np.zeros(count, np.int64),
         "shares_with": np.where(same, 0, -1).astype(np.int32),
         "shared_tokens": np.where(same, PROMPT_TOKENS, 0),
     }

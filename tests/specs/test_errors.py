@@ -43,7 +43,8 @@ def _study(project: Path, old: str, new: str) -> str:
         (
             "slo: interactive-chat",
             "slo:\n        terms:\n          - metric: ttft\n            percentile: 0\n            at_most_s: .inf\n",
-            "studies/mine.yaml:11: spec.slo.terms.0.metric: expected 'ttft_s', 'tpot_s' or 'e2e_s'; got text 'ttft'\n"
+            "studies/mine.yaml:11: spec.slo.terms.0.metric: expected 'ttft_s', 'ttfo_s', 'tpot_s' or 'e2e_s'; got text "
+            "'ttft'\n"
             "studies/mine.yaml:12: spec.slo.terms.0.percentile: must be greater than 0, got 0\n"
             "studies/mine.yaml:13: spec.slo.terms.0.at_most_s: expected a finite number, got inf",
         ),

@@ -99,6 +99,21 @@ def test_turns_share_the_rate_and_grow_by_what_was_said() -> None:
     assert early == pytest.approx(0.25, abs=0.05)
 
 
+def test_thinking_comes_ahead_of_the_output_and_is_not_said_again() -> None:
+    made = asked(thinking="1000 exactly", turns=3, spread=0.0)
+    assert "1,000 new tokens in, 200 out (exactly), after 1,000 of thinking (exactly)" in made.question.describe()
+    trace = traffic(thinking="1000 exactly", turns=3, spread=0.0)
+    assert set(trace.thinking_tokens.tolist()) == {1000}
+    assert set(trace.output_tokens.tolist()) == {1200}
+    assert sorted(set(trace.input_tokens.tolist())) == [1000, 2200, 3400]
+    assert not traffic().thinking_tokens.any()
+    wait_s = asked(thinking="1000", slo="ttfo p95 < 8s").resolved.study.objectives[0]
+    assert wait_s == "ttfo_p95"
+    window = Question(**vars(QUESTION) | {"thinking": "130000"})
+    with pytest.raises(QuestionError, match="more than the 131,072 of the model's window"):
+        study_from_question(replace(window, input="1000", output="200"))
+
+
 def test_users_wait_for_their_answers() -> None:
     trace = traffic(rate=None, concurrency=8)
     assert np.count_nonzero(trace.previous < 0) == 8

@@ -164,7 +164,7 @@ def long_trace(count: int, rate_of_time: float = 0.0) -> CompiledTrace:
     zeros = np.zeros(count, np.int32)
     arrays = TraceArrays(
         at, unit, unit, unit, np.full(count, -1, np.int32), np.zeros(count), np.arange(count, dtype=np.int32) // 2,
-        zeros, zeros, nodes.astype(np.int32), (nodes + 1).astype(np.int32), parent, start, end,
+        zeros, zeros, 0 * unit, nodes.astype(np.int32), (nodes + 1).astype(np.int32), parent, start, end,
     )  # fmt: skip
     return freeze("long", arrays, [str(k) for k in range(count)], 0, (), 1)
 

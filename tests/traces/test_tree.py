@@ -23,6 +23,7 @@ def traces(draw, most=12):
     lengths = st.integers(1, 9)
     inputs = [draw(lengths) for _ in range(count)]
     outputs = [draw(lengths) for _ in range(count)]
+    thinking = [draw(st.integers(0, tokens)) if draw(st.booleans()) else 0 for tokens in outputs]
     shares_with, shared, previous, arrival, think = [], [], [], [], []
     clock = 0.0
     for i in range(count):
@@ -39,7 +40,7 @@ def traces(draw, most=12):
         think.append(draw(st.sampled_from([0.0, 1.0])) if before >= 0 else 0.0)
     return make_trace(
         arrival_s=arrival, input_tokens=inputs, output_tokens=outputs, shares_with=shares_with, shared_tokens=shared,
-        previous=previous, think_s=think, open_loop=False,
+        previous=previous, think_s=think, thinking_tokens=thinking, open_loop=False,
     )  # fmt: skip
 
 

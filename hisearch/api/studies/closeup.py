@@ -217,11 +217,13 @@ def _loads(subject: Subject) -> list[float]:
 
 
 def _latency_curves(result: Result) -> list[LatencyCurve]:
-    """TTFT, TPOT, ITL and E2E of finished requests; empty ones are left out."""
+    """TTFT, TTFO where requests think, TPOT, ITL and E2E of finished requests; empty ones are left out."""
     requests, finished = result.requests, result.requests.finished
     several = finished & (requests.output_tokens >= 2)
+    ttfo_s = requests.ttfo_s[finished & (requests.thinking_tokens is not None)]
     values: dict[str, Any] = {
         "ttft": requests.ttft_s[finished],
+        "ttfo": ttfo_s[~np.isnan(ttfo_s)],
         "tpot": requests.tpot_s[several],
         "e2e": requests.e2e_s[finished],
     }

@@ -32,6 +32,7 @@ def size(
     *,
     input: float | str,  # noqa: A002 - the question's own word
     output: float | str,
+    thinking: float | str = "",
     rate: float | None = None,
     concurrency: int | None = None,
     burst: float = 1.0,
@@ -58,6 +59,7 @@ def size(
         input: prompt tokens that a request adds: their mean, ``"2000 exactly"``, ``"p50=1500,p99=8000"`` or
             ``"mean=1800,p99=6000"``.
         output: output tokens, likewise.
+        thinking: tokens that a request makes ahead of them and its client does not see, likewise; "": none.
         rate: requests per second, of all turns.
         concurrency: instead of a rate: users with one request each at any time.
         burst: coefficient of variation of the gaps between arrivals; 1 for Poisson.
@@ -86,6 +88,7 @@ def size(
         slo=slo,
         input=as_phrase(input),
         output=as_phrase(output),
+        thinking=as_phrase(thinking),
         rate=rate,
         concurrency=concurrency,
         burst=burst,

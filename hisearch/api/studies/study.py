@@ -212,6 +212,11 @@ class Study(Shown):
             place = study.objectives.index(CAPACITY)
             message = "all first turns of the workload arrive at once: there is no load to scale"
             raise self.resolved.document.error(("spec", "objectives", place), message)
+        tells_ttfo = self.trace.arrays.thinking_tokens.any() or any(term.metric == "ttfo_s" for term in slo.terms)
+        for place, name in enumerate(study.objectives):
+            if name.startswith("ttfo") and not tells_ttfo:
+                message = "no request of the workload thinks, so that its TTFO is its TTFT: ask for that"
+                raise self.resolved.document.error(("spec", "objectives", place), message)
         if study.workload.load != 1.0 and not demand.scales_with_load:
             message = (
                 "all first turns of the workload arrive at once: a closed loop has no arrival rate to multiply; change "

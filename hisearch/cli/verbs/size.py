@@ -48,6 +48,14 @@ def size(
         ),
     ],
     output: Annotated[str, typer.Option(metavar="TOKENS", help="Output tokens of a request, likewise.")],
+    thinking: Annotated[
+        str,
+        typer.Option(
+            metavar="TOKENS",
+            help="Thinking tokens that a request makes ahead of its output, likewise; none where absent. Clients do "
+            'not see them: bound the wait for what they see by "ttfo p95 < 8s".',
+        ),
+    ] = "",
     rate: Annotated[
         float | None, typer.Option(metavar="RPS", help="Requests per second, of all turns of all conversations.")
     ] = None,
@@ -163,6 +171,7 @@ def size(
             slo=slo,
             input=input_,
             output=output,
+            thinking=thinking,
             rate=_ANY_RATE if kinds else rate,
             concurrency=concurrency,
             burst=burst,

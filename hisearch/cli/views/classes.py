@@ -12,7 +12,7 @@ from hisearch.score.fairness import ServiceDifference
 from hisearch.score.quantities import percent, significant, usd
 
 #: Latencies that are printed; ``--json`` has more.
-_SHOWN = ("ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "tpot_p95_s", "e2e_p95_s")
+_SHOWN = ("ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "ttfo_p95_s", "tpot_p95_s", "e2e_p95_s")
 
 
 def show_classes(by: str, shares: Sequence[ClassShare], fairness: ServiceDifference | None = None) -> None:
@@ -24,7 +24,7 @@ def show_classes(by: str, shares: Sequence[ClassShare], fairness: ServiceDiffere
             {
                 by: str(share.number),
                 "requests": f"{share.arrived:,}",
-                **{_title(name): seconds(share.latencies[name]) for name in _SHOWN},
+                **{_title(name): seconds(share.latencies[name]) for name in _SHOWN if name in share.latencies},
                 **(
                     {"meet their terms": percent(share.attainment), "good/s": significant(share.goodput_rps)}
                     if with_slo

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hisearch.report.words.terms import seconds, term_lines
+from hisearch.score.stated import LATENCIES
 from hisearch.score.terms import Check, check_to_dict
 
 #: Columns that ``term_rows`` fills.
@@ -24,10 +25,11 @@ def terms_to_dict(checks: Iterable[Check]) -> list[dict[str, Any]]:
 
 
 def latency_rows(metrics: dict[str, float]) -> list[tuple[str, ...]]:
-    """A row each for TTFT, TPOT, ITL and E2E."""
+    """A row each for TTFT, TTFO where it is known, TPOT, ITL and E2E."""
     return [
         (name.upper(), *(seconds(metrics.get(f"{name}_{point}_s", math.nan)) for point in LATENCY_POINTS))
-        for name in ("ttft", "tpot", "itl", "e2e")
+        for name in LATENCIES
+        if name != "ttfo" or "ttfo_mean_s" in metrics
     ]
 
 

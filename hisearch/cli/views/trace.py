@@ -47,6 +47,8 @@ def show(stats: TraceStats) -> None:
         _show_agents(stats.agents)
     output.heading("Distributions")
     shown = [("input tokens", stats.input_tokens), ("output tokens", stats.output_tokens)]
+    if stats.thinking_tokens is not None:
+        shown += [(f"thinking, of {percent(stats.thinking_fraction)} of requests", stats.thinking_tokens)]
     shown += [("turns per session", stats.turns)]
     shown += [("think time (s)", stats.think_s)] if stats.think_s is not None else []
     output.table(

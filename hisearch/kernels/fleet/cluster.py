@@ -23,7 +23,7 @@ from hisearch.kernels.fleet import dispatch, members
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.routing import scrapes
-from hisearch.kernels.traffic import flow, heaps, kv_transfer, pools
+from hisearch.kernels.traffic import flow, heaps, kv_transfer, pools, thinking
 
 
 @kernel
@@ -152,7 +152,9 @@ def _reset_pool(sim):
 def _forget_after(fleet, end_s):
     """Clear first tokens after ``end_s``: they were noted when their step was launched, but it has not ended."""
     for p in range(fleet.config.pools):
-        requests = pools.at(fleet, p).requests
+        sim = pools.at(fleet, p)
+        requests = sim.requests
+        thinking.forget_after(sim, end_s)
         for r in range(requests.shape[0]):
             if requests[r].first_token_s > end_s:
                 requests[r].first_token_s = np.nan

@@ -15,7 +15,7 @@ from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.sglang import running
-from hisearch.kernels.traffic import flow, kv_transfer, pools
+from hisearch.kernels.traffic import flow, kv_transfer, pools, thinking
 
 
 @kernel
@@ -41,6 +41,7 @@ def forget(fleet, m, r):
     sim.requests[r] = sim.blank[0]
     request.preemptions = preemptions
     request.arrival_s = arrival
+    thinking.forget(sim, r)
     if sim.offloading.kv_connector != tl.NO_KV_CONNECTOR:
         sim.offloaded[r] = sim.fresh[0]
 

@@ -36,6 +36,7 @@ from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.layout.costs import Costs
 from hisearch.kernels.layout.fleet import Fleet, Trace
 from hisearch.kernels.layout.log import ENTRY_LOG, OUTPUT_LOG, STEP_LOG
+from hisearch.kernels.layout.thinking import Thinking
 from hisearch.kernels.layout.tree import NODE, NODE_RANK, TREE
 
 # Engines.
@@ -271,20 +272,19 @@ class Sim(Handle):
     offloading: vLLM's tiers, and the state of their KV connectors, of length 1 where there are none: offloaded (N,),
         fresh (1,): of a request that has not arrived; connectors (W,), notes (2 W,), transfers; stores (S,) with
         run_rows (S, 3 LISTS), run_deepest_cached (S, M): deepest run in each trace node, runs, and pending
-        uses (S, USES); next_filling (tokens of a block,): scratch;
-        block_tables (L,), each with block_table_rows (L, 3 LISTS), blocks (L, slots) and buckets (L, a power of two);
-        of each trace node block_base (M,): key of its first block, and node_blocks (M, 2): the number of that block on
-        the path, and one past the number of its last block; path (2, blocks of the longest path): scratch. Of LMCache's
-        T tiers: writes (stores behind host memory, writes): rings; groups (L, slots); worker_stores (W, T): each
-        worker's block table in each tier; matched_chunks_in (N, T): chunks that a request's look-up matched there.
+        uses (S, USES); next_filling (tokens of a block,): scratch; block_tables (L,), each with block_table_rows
+        (L, 3 LISTS), blocks (L, slots) and buckets (L, a power of two); of each trace node block_base (M,): key of its
+        first block, and node_blocks (M, 2): the number of that block on the path, and one past the number of its last
+        block; path (2, blocks of the longest path): scratch. Of LMCache's T tiers: writes (stores behind host memory,
+        writes): rings; groups (L, slots); worker_stores (W, T): each worker's block table in each tier;
+        matched_chunks_in (N, T): chunks that a request's look-up matched there.
     other_pools (V,), other_nodes (of nodes), other_requests (N,): SGLang's pool besides full attention's; of length 1
         where there is none.
     kv_groups: groups of KV blocks under vLLM; of length 1 where there is only one group: kv_pools (W,), kv_blocks
         (W, blocks), kv_buckets (W, a power of two), held (N,) and kv_tables (W max_running, pages of all groups):
         blocks of running requests, with next_tables (W max_running,), the list of free tables.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
-    finish_heap, batch (W, max_running); request indices; evict_heap: nodes, those of each tree in its
-        ``TREE.places``.
+    finish_heap, batch (W, max_running); request indices; evict_heap: nodes, those of each tree in its ``TREE.places``.
     launches (2 W,), prompts (2 W, max_running): outstanding steps of SGLang and TensorRT-LLM, and the requests whose
         prompts they compute, in rows 2 w + serial of the step mod 2.
     ends (2 W, max_running + 1): SGLang without radix cache: tokens left and held of requests, by tokens left; scratch.
@@ -383,6 +383,7 @@ class Sim(Handle):
         "pinned": Array("i1", 1),
         "ends_by_limit": Array("i1", 1),
         "accepted": Array("f8", 1),
+        "thinking": Thinking,
         "owner_head": Array("i4", 1),
         "owner": Array("i4", 1),
         "next_owner": Array("i4", 1),

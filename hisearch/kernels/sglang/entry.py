@@ -12,7 +12,7 @@ import math
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import radix
-from hisearch.kernels.engine import device, engine_calls, log, schedulers
+from hisearch.kernels.engine import device, engine_calls, log, schedulers, visible
 from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.hicache import copies as hicache_copies
@@ -26,7 +26,7 @@ from hisearch.kernels.sglang import log as step_log
 from hisearch.kernels.sglang.components import unified
 from hisearch.kernels.sglang.decode import initial_ratio
 from hisearch.kernels.sglang.prefill import form_prefill
-from hisearch.kernels.traffic import fair_share, heaps, lists
+from hisearch.kernels.traffic import fair_share, heaps, lists, thinking
 
 
 @kernel
@@ -228,6 +228,9 @@ def _process_prompts(sim, w, row, serial, now):
             continue
         if math.isnan(request.first_token_s):
             lists.note_first_token(sim, r, now)
+        elif thinking.thinks(sim):
+            mates = max(sim.workers[w].decoding - sim.config.overlap, 0)
+            thinking.note_sampled(sim, r, request.generated - 1, now, mates)
         if request.generated == sim.trace.output_tokens[r]:
             running.finish(sim, w, r, now)
         else:
@@ -238,6 +241,8 @@ def _process_prompts(sim, w, row, serial, now):
 @kernel
 def _process_decodes(sim, w, clock, now):
     """Process the results of the worker's ``clock``-th decode step."""
+    if thinking.thinks(sim):
+        thinking.note_decoded(sim, w, clock, now)
     r = running.next_ending(sim, w, clock)
     while r >= 0:
         running.finish(sim, w, r, now)
@@ -272,6 +277,11 @@ def complete(sim, w, now):
     before = worker.launched
     ended = max(worker.oldest_end_s, now) if sim.config.hicache else worker.oldest_end_s
     steps = worker.fast_forward_steps
+    if thinking.thinks(sim) and steps > 1:
+        if sim.config.overlap:
+            thinking.note_decoded(sim, w, worker.clock, worker.fast_forward_from_s)
+        # The results that ``now`` brings are processed below.
+        visible.note_fast_forward(sim, w, steps - 1 - sim.config.overlap)
     sglang_decode.complete_decode(sim, w)
     inbox.passed(sim, w, steps - 1)
     note_peak(sim, w)

@@ -6,7 +6,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import fair_share, flow, heaps, kv_transfer
+from hisearch.kernels.traffic import fair_share, flow, heaps, kv_transfer, thinking
 
 _insert, _remove = linked_list()
 
@@ -193,6 +193,8 @@ def join_decode(sim, w, r):
         worker.longest_stale = 0
     worker.decoding += 1
     heaps.finish_push(sim, w, r)
+    if thinking.thinks(sim):
+        thinking.join_decode(sim, w, r)
 
 
 @kernel
@@ -212,6 +214,8 @@ def leave_decode(sim, w, r):
         worker.longest_stale = 1
     worker.decoding -= 1
     heaps.finish_remove(sim, w, r)
+    if thinking.thinks(sim):
+        thinking.leave_decode(sim, w, r)
 
 
 @kernel

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue
-from hisearch.kernels.engine import decode_log, device, gaps, log, ordered, schedulers
+from hisearch.kernels.engine import decode_log, device, gaps, log, ordered, schedulers, visible
 from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import heaps, lists
+from hisearch.kernels.traffic import heaps, lists, thinking
 from hisearch.kernels.trtllm import host, memory, ranks, shares, step
 
 
@@ -119,6 +119,8 @@ def _launch(sim, w, now):
     worker.endings_new = -1
     worker.decode_tokens += worker.decoding
     lists.advance_clock(sim, w, 1)
+    if thinking.thinks(sim):
+        thinking.note_decoded(sim, w, worker.clock, end)
     _drain(sim, w)
     row = _row(sim, w)
     sim.launches[row].chunks = 0
@@ -152,6 +154,8 @@ def _account_chunk(sim, w, r, end):
         lists.note_first_token(sim, r, end)
     else:
         gaps.add(sim, end - request.last_token_s, 1)
+        if thinking.thinks(sim):
+            thinking.note_sampled(sim, r, request.generated - 1, end, worker.decoding)
     if request.generated == sim.trace.output_tokens[r]:
         _await_end(sim, w, r)
         return
@@ -187,6 +191,8 @@ def complete(sim, w, now):
         if sim.config.log:
             decode_log.fast_forward_steps(sim, w)
         gaps.count_fast_forward(sim, w)
+        if thinking.thinks(sim):
+            visible.note_fast_forward(sim, w, steps)
         device.finish_fast_forward(sim, w)
         memory.take_decode_pages(sim, w, now, lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages)
         worker.allocated_pages += worker.fast_forward_pages

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue
-from hisearch.kernels.engine import decode_log, device, engine_calls, gaps, log, ordered, schedulers
+from hisearch.kernels.engine import decode_log, device, engine_calls, gaps, log, ordered, schedulers, visible
 from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import fair_share, heaps, lists
+from hisearch.kernels.traffic import fair_share, heaps, lists, thinking
 from hisearch.kernels.vllm import fair_order, memory, output_write_back, step
 
 
@@ -150,6 +150,8 @@ def account(sim, w, now, before):
     if worker.decoding > 0:
         worker.futile = 0
     lists.advance_clock(sim, w, 1)
+    if thinking.thinks(sim):
+        thinking.note_decoded(sim, w, worker.clock, end)
     _drain(sim, w)
     for k in range(worker.batch_size):
         _account_chunk(sim, w, batch[k], end)
@@ -221,6 +223,8 @@ def _account_chunk(sim, w, r, end):
         lists.note_first_token(sim, r, end)
     else:
         gaps.add(sim, end - request.last_token_s, 1)
+        if thinking.thinks(sim):
+            thinking.note_sampled(sim, r, request.generated - 1, end, worker.decoding)
     if request.generated == sim.trace.output_tokens[r]:
         _await_end(sim, w, r)
         return
@@ -276,6 +280,8 @@ def take_in(sim, w):
         if sim.config.log:
             decode_log.fast_forward_steps(sim, w)
         gaps.count_fast_forward(sim, w)
+        if thinking.thinks(sim):
+            visible.note_fast_forward(sim, w, steps)
         device.finish_fast_forward(sim, w)
         queue.take(sim, worker.cache_id, lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages)
         worker.fast_forward_pages = 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.layout import fleet as fl
+from hisearch.kernels.traffic import thinking
 
 
 @kernel
-def _delay_first_token(sim, w, r, until_s):
-    """Let the first token of ``r``, if the newest step launched made it, come at ``until_s``."""
+def _delay_token(sim, w, r, until_s):
+    """Let the first token of ``r``, or the first visible one, if the newest step made it, come at ``until_s``."""
     request = sim.requests[r]
+    thinking.delay(sim, r, sim.workers[w].newest_end_s, until_s)
     if request.generated != 1 or request.sampled_step != sim.workers[w].launched:
         return
     from_s = request.first_token_s
@@ -28,9 +30,9 @@ def delay_results(sim, w, until_s):
         return
     r = worker.running_head
     while r >= 0:
-        _delay_first_token(sim, w, r, until_s)
+        _delay_token(sim, w, r, until_s)
         r = sim.requests[r].next
     r = worker.lost_head
     while r >= 0:
-        _delay_first_token(sim, w, r, until_s)
+        _delay_token(sim, w, r, until_s)
         r = sim.requests[r].prev_aside

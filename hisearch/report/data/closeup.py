@@ -53,7 +53,7 @@ class LoadPoint:
 class LatencyCurve:
     """A latency's distribution at the study's load.
 
-    metric: ``ttft``, ``tpot``, ``itl`` or ``e2e``. values_s: at each of ``SHARES``, of shape (len(SHARES),). count:
+    metric: one of ``score.stated.LATENCIES``. values_s: at each of ``SHARES``, of shape (len(SHARES),). count:
     number of samples: finished requests, or gaps between tokens.
     """
 

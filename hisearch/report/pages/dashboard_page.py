@@ -13,7 +13,7 @@ from hisearch.report.words.templating import render_page
 from hisearch.score.stated import LATENCIES, spoken_of
 
 #: Metrics of the runs' recommendations, in rows; a latency name means its percentiles.
-_ROWS = ("usd_per_hour", "goodput_rps", "attainment", "ttft", "tpot", "e2e", "hit_rate")
+_ROWS = ("usd_per_hour", "goodput_rps", "attainment", "ttft", "ttfo", "tpot", "e2e", "hit_rate")
 
 #: Seconds after which the page is loaded anew while a run is going on.
 REFRESH_S = 5

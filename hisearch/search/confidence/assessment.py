@@ -21,6 +21,7 @@ from typing import TypeVar
 import numpy as np
 
 from hisearch.score.metrics import metric_of
+from hisearch.score.stated import LATENCIES
 from hisearch.score.terms import LimitCheck
 from hisearch.search.confidence.uncertainty import Draw, Uncertainty
 from hisearch.search.model.job import TRIAL_ERRORS, Evaluation
@@ -46,7 +47,7 @@ BATCH = 8
 
 #: Figures with an interval, if a deployment has them.
 FIGURES = (
-    *(f"{name}_{point}_s" for name in ("ttft", "tpot", "itl", "e2e") for point in ("mean", "p50", "p90", "p95", "p99")),
+    *(f"{name}_{point}_s" for name in LATENCIES for point in ("mean", "p50", "p90", "p95", "p99")),
     "goodput_rps", "attainment", "throughput_rps", "output_tokens_per_s", "hit_rate", "utilisation", "usd_per_hour",
     "usd_per_million_tokens", "mean_w", "joules_per_token",
 )  # fmt: skip

@@ -175,17 +175,20 @@ def score_measured(trace: CompiledTrace, result: Result, stretch: Stretch, score
 
 
 def _give_up(trace: CompiledTrace, terms: Sequence[SloTerm], stretch: Stretch, load: float) -> GiveUp:
-    """Stop once the TTFT term (or E2E: no first token is later than the last) is bound to be missed.
+    """Stop once the TTFT term (or TTFO or E2E: no first token is later than others) is bound to be missed.
 
-    Terms about classes do not stop a run: others' first tokens may be as late.
+    TTFO is not of requests without a visible token, which may be as late as they will. Terms about classes do not stop
+    a run: others' first tokens may be as late.
     """
     terms = [term for term in terms if not term.of_class]
-    bounds = [term for term in terms if term.metric == "ttft_s"] or [term for term in terms if term.metric == "e2e_s"]
-    if not bounds:
+    by_metric = ([term for term in terms if term.metric == metric] for metric in ("ttft_s", "ttfo_s", "e2e_s"))
+    bounds = next(filter(None, by_metric), None)
+    if bounds is None:
         return NEVER
     # The percentile lies at or above the bound once this many exceed it, beside all that may arrive in the warm-up.
     term = max(bounds, key=lambda term: term.percentile)
     arrays = trace.arrays
     start_s = arrays.arrival_s[roots_of(arrays.previous)]
     in_warm_up = int((start_s < np.nanmin(arrays.arrival_s) + stretch.warm_up_s * load).sum())
-    return GiveUp(term.at_most_s, in_warm_up + math.ceil(len(trace) * (1.0 - term.percentile / 100.0)) + 1)
+    hidden = int((arrays.thinking_tokens >= arrays.output_tokens).sum()) if term.metric == "ttfo_s" else 0
+    return GiveUp(term.at_most_s, hidden + in_warm_up + math.ceil(len(trace) * (1.0 - term.percentile / 100.0)) + 1)

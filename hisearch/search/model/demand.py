@@ -48,8 +48,9 @@ class Demand:
     every response takes all the time that the SLO allows, the last one too; 0 if the SLO sets no such time.
     scales_with_load: first turns arrive over some time, so a larger load is a denser one. input_tokens, new_tokens,
     output_tokens, own_tokens, priority, tenant: shape (S,); new = input - hit; own is known where the SLO has terms
-    about classes, else new. mean_context_tokens: see the module. unique_tokens: distinct tokens, the contents of an
-    unlimited cache. reuse: what caches of limited size hit, by the number of caches among which requests are dealt.
+    about classes, else new. thinking_tokens: of those with a visible token. mean_context_tokens: see the module.
+    unique_tokens: distinct tokens, the contents of an unlimited cache. reuse: what caches of limited size hit, by the
+    number of caches among which requests are dealt.
     """
 
     requests: int
@@ -60,6 +61,7 @@ class Demand:
     input_tokens: I8
     new_tokens: I8
     output_tokens: I8
+    thinking_tokens: I8
     mean_context_tokens: float
     unique_tokens: int
     reuse: Callable[[int], HitCurve]
@@ -113,6 +115,7 @@ def measure_demand(
         input_tokens=inputs,
         new_tokens=inputs - hits,
         output_tokens=outputs,
+        thinking_tokens=_before_visible(arrays, served),
         mean_context_tokens=float(context.sum() / outputs.sum()),
         unique_tokens=_unique_tokens(arrays, served),
         reuse=Reuse(trace, order),
@@ -120,6 +123,13 @@ def measure_demand(
         priority=arrays.priority[served],
         tenant=arrays.tenant[served],
     )
+
+
+def _before_visible(arrays: TraceArrays, served: Mask) -> I8:
+    """Thinking tokens of those requests of a mask that have a visible token; a single 0 where none has."""
+    thinking = arrays.thinking_tokens[served]
+    visible = thinking[thinking < arrays.output_tokens[served]]
+    return visible if len(visible) else np.zeros(1, np.int64)
 
 
 def _served(trace: CompiledTrace, window_tokens: int | None) -> Mask:

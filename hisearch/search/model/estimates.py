@@ -44,19 +44,22 @@ class Estimate:
 
 
 def tpot_bound_s(slo: SloSpec, demand: Demand) -> float:
-    """Seconds allowed per token: the tightest TPOT term, or an E2E term's time per token; else infinite."""
+    """Seconds allowed per token: the tightest TPOT term, or an E2E or TTFO term's time per token; else infinite.
+
+    A TTFO term leaves its time to as many gaps between tokens as there are tokens of thinking.
+    """
     bounds = [term.at_most_s for term in slo.common if term.metric == "tpot_s"]
-    bounds.extend(
-        term.at_most_s / float(np.percentile(demand.output_tokens, term.percentile))
-        for term in slo.common
-        if term.metric == "e2e_s"
-    )
+    spans = {"e2e_s": demand.output_tokens, "ttfo_s": demand.thinking_tokens}
+    for term in slo.common:
+        tokens = float(np.percentile(spans[term.metric], term.percentile)) if term.metric in spans else 0.0
+        if tokens > 0.0:
+            bounds.append(term.at_most_s / tokens)
     return min(bounds, default=math.inf)
 
 
 def ttft_bound(slo: SloSpec) -> tuple[float, float]:
-    """(seconds, percentile) of the tightest TTFT term, else of the tightest E2E term, else infinite at the median."""
-    for metric in ("ttft_s", "e2e_s"):
+    """(seconds, percentile) of the tightest TTFT term, else of TTFO, else of E2E, else infinite at the median."""
+    for metric in ("ttft_s", "ttfo_s", "e2e_s"):
         terms = [(term.at_most_s, term.percentile) for term in slo.common if term.metric == metric]
         if terms:
             return min(terms)

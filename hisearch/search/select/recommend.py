@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hisearch.score.quantities import quantity, titled
+from hisearch.score.stated import LATENCIES
 from hisearch.score.terms import Check, LimitCheck, RejectionCheck, TermCheck
 from hisearch.search.model.deployments import (
     SHAPES,
@@ -244,7 +245,7 @@ def latency_objective(objectives: Sequence[str]) -> str:
 
 
 def _latencies(objectives: Sequence[str]) -> Iterator[str]:
-    return (name for name in objectives if name.partition("_")[0] in {"ttft", "tpot", "itl", "e2e"})
+    return (name for name in objectives if name.partition("_")[0] in LATENCIES)
 
 
 def latencies_instead(ours: Trial, theirs: Trial, objectives: Sequence[str]) -> list[str]:

@@ -28,7 +28,7 @@ def _short_pool(trial: Trial) -> int:
     checks = [check for check in trial.slo if not is_of_size(check)]
     worst = max(checks, key=lambda check: check.violation)
     decode = next((i for i, pool in enumerate(trial.deployment.pools) if pool.role == "decode"), 0)
-    return decode if worst.label.startswith(("tpot", "itl")) else 0
+    return decode if worst.label.startswith(("tpot", "itl", "ttfo")) else 0
 
 
 @dataclass(eq=False)

@@ -19,6 +19,7 @@ from hisearch.kernels.layout import log as log_layout
 from hisearch.kernels.layout import schedulers_fields, sglang_fields
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tree as tree_layout
+from hisearch.kernels.layout.thinking import FIRST_VISIBLE, Thinking
 from hisearch.simulate.arrays import agents as agent_arrays
 from hisearch.simulate.arrays import drafts as draft_arrays
 from hisearch.simulate.arrays import groups as group_arrays
@@ -183,6 +184,21 @@ def request_records(count: int) -> Any:
     requests["heap_slot"] = -1
     requests["fetch"] = -1
     return requests
+
+
+def _thinking(tokens: np.ndarray, config: Any) -> Thinking:
+    """Which requests think, by their ``tokens`` (N,); prefill workers make no token behind the first."""
+    used = bool(tokens.any()) and config.role != fl.PREFILL
+    workers, count = (int(config.workers), len(tokens)) if used else (0, 0)
+    first_visible = records(count, FIRST_VISIBLE)
+    first_visible["at_s"] = np.nan
+    first_visible["heap_slot"] = -1
+    return Thinking(
+        tokens=tokens[:count],
+        first_visible=first_visible,
+        heap=np.empty((workers, int(config.max_running) if used else 0), np.int32),
+        heap_size=np.zeros(workers, np.int64),
+    )
 
 
 def _hosts(workers: int, places: Sequence[int]) -> Any:
@@ -351,6 +367,7 @@ def allocate(
         pinned=pinned,
         ends_by_limit=ends_by_limit.astype(np.int8),
         accepted=draft_arrays.accepted(plan),
+        thinking=_thinking(trace.thinking_tokens, config),
         owner_head=owner_head,
         owner=owner,
         next_owner=next_owner,

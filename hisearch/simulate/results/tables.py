@@ -36,11 +36,15 @@ class RequestTable:
     preemptions: times it lost its KV (vLLM preemption, SGLang retraction).
     outcome: an ``Outcome``.
     priority, tenant: classes of requests, as the trace has them; None if it is not known.
+    thinking_tokens: the first of its output tokens, which the client does not see. first_visible_s: end of the step
+        that made its first visible token; NaN if it makes none, and of those in flight at a horizon if the step is not
+        accounted for by then. Both are None if no request thinks.
     kv_arrived_s: when its KV had arrived at its decode worker; None without KV transfers.
     front_end_s: from the client's send until ``arrival_s``. first_delivery_s, last_delivery_s: from ``first_token_s``
-        and ``finish_s`` until the client has the token. None if the latency profile has no front end.
+        and ``finish_s`` until the client has the token; visible_delivery_s: likewise from ``first_visible_s``. None if
+        the latency profile has no front end.
 
-    TTFT, TPOT and E2E are measured at the client; names with the prefix ``engine_`` are measured at the scheduler.
+    TTFT, TTFO, TPOT and E2E are measured at the client; names with the prefix ``engine_`` are at the scheduler.
     """
 
     arrival_s: F8
@@ -62,6 +66,9 @@ class RequestTable:
     last_delivery_s: F8 | None = None
     priority: I4 | None = None
     tenant: I4 | None = None
+    thinking_tokens: I8 | None = None
+    first_visible_s: F8 | None = None
+    visible_delivery_s: F8 | None = None
 
     @property
     def finished(self) -> np.ndarray:
@@ -82,6 +89,13 @@ class RequestTable:
     def ttft_s(self) -> F8:
         """Time to first token, seconds."""
         return _later(self.engine_ttft_s, self.front_end_s, self.first_delivery_s)
+
+    @property
+    def ttfo_s(self) -> F8:
+        """Time to first output token that the client sees, seconds; NaN if it sees none. TTFT without thinking."""
+        if self.first_visible_s is None:
+            return self.ttft_s
+        return _later(self.first_visible_s - self.arrival_s, self.front_end_s, self.visible_delivery_s)
 
     @property
     def engine_ttft_s(self) -> F8:
@@ -114,7 +128,8 @@ class RequestTable:
         """One row per request, with the derived latencies."""
         frame = pd.DataFrame(self.columns())
         frame["outcome"] = [Outcome(code).name.lower() for code in self.outcome]
-        return frame.assign(ttft_s=self.ttft_s, tpot_s=self.tpot_s, e2e_s=self.e2e_s)
+        frame = frame.assign(ttft_s=self.ttft_s, tpot_s=self.tpot_s, e2e_s=self.e2e_s)
+        return frame if self.first_visible_s is None else frame.assign(ttfo_s=self.ttfo_s)
 
 
 def _later(seconds: F8, *delays: F8 | None) -> F8:

@@ -38,7 +38,8 @@ def slo_warnings(slo: SloSpec) -> list[str]:
     messages += [
         f"{term.label} <= {term.at_most_s:g} s says nothing: the whole answer must be there by then"
         for term in slo.terms
-        if term.metric == "ttft_s" and ends.get((term.percentile, term.class_label), float("inf")) <= term.at_most_s
+        if term.metric in ("ttft_s", "ttfo_s")
+        and ends.get((term.percentile, term.class_label), float("inf")) <= term.at_most_s
     ]
     return messages
 

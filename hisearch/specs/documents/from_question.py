@@ -80,6 +80,7 @@ _PARTS = {
     f"{_WORKLOAD}.shared_prefixes": "shared",
     f"{_WORKLOAD}.first_input": "input",
     f"{_WORKLOAD}.output": "output",
+    f"{_WORKLOAD}.thinking": "thinking",
     f"{_WORKLOAD}.arrivals": "rate",
     f"{_WORKLOAD}.classes": "classes",
 }
@@ -225,6 +226,9 @@ def _check_window(question: Question, model: ModelSpec) -> None:
 
 def _generator(question: Question, model: ModelSpec, sample: Sample, turns: Sequence[Turns]) -> dict[str, Any]:
     generator: dict[str, Any] = {"requests": sample.requests, **_arrivals(question, turns), **_lengths(question)}
+    if question.thinking_lengths is not None:
+        tokens = question.thinking_lengths.model_dump(mode="json", exclude_defaults=True)
+        generator["thinking"] = {"tokens": tokens, "share": 1.0}
     if question.turns > 1:
         generator["sessions"] = _sessions(question)
     talking = [part for part in question.parts if part.turns > 1 and part.think_s > 0 and part.rate is not None]

@@ -54,7 +54,8 @@ class Question:
 
     model: a catalogue name, a Hugging Face id, or the path of a config.json. slo: a catalogue name, a path, or a phrase
     (``specs.studies.slo_phrase``). input, output: tokens of a request, as ``specs.workloads.length_phrase`` reads them;
-    input is what a request adds to the shared prompt and to the conversation so far.
+    input is what a request adds to the shared prompt and to the conversation so far. thinking: tokens that every
+    request makes ahead of its output, likewise, and that later turns' prompts lack; "": none.
     rate: requests per second, of all turns; concurrency: users with one request each instead. burst: coefficient of
     variation of the gaps between arrivals, 1 for Poisson. turns: of a conversation. shared: tokens of a system prompt
     that all begin with. think_s: median between an answer and the next turn. spread: of the lengths, see
@@ -72,6 +73,7 @@ class Question:
     slo: str
     input: str
     output: str
+    thinking: str = ""
     rate: float | None = None
     concurrency: int | None = None
     burst: float = 1.0
@@ -108,7 +110,7 @@ class Question:
             raise refused("confidence", f"expected a probability above 0 and below 1, got {self.confidence:g}")
         if not 0 <= self.seed <= MAX_SEED:
             raise refused("seed", f"expected 0 to {MAX_SEED}, got {self.seed}")
-        _ = self.input_lengths, self.output_lengths
+        _ = self.input_lengths, self.output_lengths, self.thinking_lengths
         if self.classes:
             self._check_classes()
 
@@ -203,8 +205,18 @@ class Question:
 
     @property
     def output_lengths(self) -> LengthSpec:
-        """Output tokens."""
+        """Output tokens, those of the thinking not included."""
         return self._lengths("output")
+
+    @property
+    def thinking_lengths(self) -> LengthSpec | None:
+        """Tokens ahead of them; None without thinking."""
+        return self._lengths("thinking") if self.thinking else None
+
+    @property
+    def mean_thinking(self) -> float:
+        """Mean of those tokens; 0 without thinking."""
+        return mean_tokens(self.thinking_lengths) if self.thinking_lengths is not None else 0.0
 
     def _lengths(self, field: str) -> LengthSpec:
         try:
@@ -218,7 +230,8 @@ class Question:
     @property
     def mean_context(self) -> float:
         """Tokens of the last turn's prompt and output, on average."""
-        return self.shared + self.turns * (mean_tokens(self.input_lengths) + mean_tokens(self.output_lengths))
+        said = self.turns * (mean_tokens(self.input_lengths) + mean_tokens(self.output_lengths))
+        return self.shared + said + self.mean_thinking
 
     def describe(self) -> str:
         """The traffic in a sentence, with what was assumed."""
@@ -238,6 +251,9 @@ class Question:
             tokens = f"{_size(lengths)} {new}tokens in, {_size(outputs)} out ({_law(lengths)})"
         else:
             tokens = f"{_size(lengths)} {new}tokens in ({_law(lengths)}), {_size(outputs)} out ({_law(outputs)})"
+        thinking = self.thinking_lengths
+        if thinking is not None:
+            tokens += f", after {_size(thinking)} of thinking ({_law(thinking)})"
         return f"{arrivals}; {prompts}{tokens}{turns}"
 
 

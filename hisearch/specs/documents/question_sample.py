@@ -109,11 +109,12 @@ def _stay_s(question: Question, slo: SloSpec) -> float:
     """Seconds that a request of mean length stays where the SLO just holds."""
     bounds = {
         metric: min((term.at_most_s for term in slo.terms if term.metric == metric), default=None)
-        for metric in ("ttft_s", "tpot_s", "e2e_s")
+        for metric in ("ttft_s", "ttfo_s", "tpot_s", "e2e_s")
     }
     ttft_s = bounds["ttft_s"] or 1.0
     tpot_s = bounds["tpot_s"] or _TPOT_S
-    stay_s = ttft_s + tpot_s * mean_tokens(question.output_lengths)
+    visible_s = min(ttft_s + tpot_s * question.mean_thinking, bounds["ttfo_s"] or math.inf)
+    stay_s = visible_s + tpot_s * mean_tokens(question.output_lengths)
     return min(stay_s, bounds["e2e_s"] or math.inf)
 
 

@@ -30,16 +30,21 @@ class Turns:
 
     @classmethod
     def of(cls, question: Question, window: int) -> Turns:
-        """Draw conversations as a trace's generator does, within a window of so many tokens."""
+        """Draw conversations as a trace's generator does, within a window of so many tokens; thinking is dropped."""
         rng = np.random.default_rng(0)
         conversations = max(_DRAWN // question.turns, _LEAST_CONVERSATIONS)
         shape = (conversations, question.turns)
         new, output = (_drawn(lengths, shape, rng) for lengths in (question.input_lengths, question.output_lengths))
+        thinking = np.zeros(shape)
+        if question.thinking_lengths is not None:
+            thinking = _drawn(question.thinking_lengths, shape, rng)
         free = window - question.shared
-        output[:, 0] = np.minimum(output[:, 0], free - 1)
-        new[:, 0] = np.minimum(new[:, 0], free - output[:, 0])
+        made = np.minimum(output[:, 0] + thinking[:, 0], free - 1)
+        thinking[:, 0] = np.minimum(thinking[:, 0], made - 1)
+        output[:, 0] = made - thinking[:, 0]
+        new[:, 0] = np.minimum(new[:, 0], free - made)
         context = question.shared + np.cumsum(new + output, axis=1)
-        kept = np.minimum.accumulate(context <= window, axis=1)
+        kept = np.minimum.accumulate(context + thinking <= window, axis=1)
         return cls(
             float(kept.sum() / conversations), float((context - output)[kept].mean()), float(1.0 - kept[:, -1].mean())
         )

@@ -13,7 +13,7 @@ from hisearch.specs.base import NonNegativeInt, Positive, Strict
 CLASSES = ("priority", "tenant")
 
 #: Per-request latency metrics, in seconds.
-LatencyMetric = Literal["ttft_s", "tpot_s", "e2e_s"]
+LatencyMetric = Literal["ttft_s", "ttfo_s", "tpot_s", "e2e_s"]
 
 
 #: Between a term's metric and the class of requests that it is about: ``ttft_p99@priority=0``.
@@ -23,7 +23,10 @@ OF_CLASS = "@"
 class SloTerm(Strict):
     """``percentile`` of ``metric`` over all requests, or those of a class, is at most ``at_most_s``."""
 
-    metric: LatencyMetric = Field(description="Time to first token, time per output token, or the whole request.")
+    metric: LatencyMetric = Field(
+        description="Time to first token, to the first output token behind any thinking (TTFO), time per output token, "
+        "or the whole request."
+    )
     percentile: Annotated[float, Field(gt=0, le=100, description="99: the bound holds for 99 of 100 requests.")]
     at_most_s: Positive = Field(description="Upper bound.")
     priority: NonNegativeInt | None = Field(

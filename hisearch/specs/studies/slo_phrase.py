@@ -4,7 +4,7 @@ Grammar
     phrase    term, then any number of ``,`` ``;`` or ``and`` with a further term
     term      metric percentile under bound, or percentile metric under bound, or ``rejected`` under share
     class     behind a bound: ``for priority 0``, ``for tenant 3``: of these requests alone
-    metric    ``ttft``, ``tpot``, ``e2e``; also ``ttft_p95`` as one word
+    metric    ``ttft``, ``ttfo``, ``tpot``, ``e2e``; also ``ttft_p95`` as one word
     percentile  ``p50`` to ``p99.9``, any above 0 and up to 100; ``median`` is p50
     under     ``<``, ``<=``, ``≤``, ``under``, ``below``: all of them mean at most
     bound     a number and ``s``, ``ms``, ``us`` or ``m`` (minutes)
@@ -22,7 +22,7 @@ from hisearch.specs.studies.slo import LatencyMetric, SloSpec, SloTerm
 _PATTERN = re.compile(
     r"(?P<separator>,|;|and\b|&&?)"
     r"|(?P<under><=|<|≤|under\b|below\b)"
-    r"|(?P<metric>(?:ttft|tpot|e2e)(?![a-z0-9]))[_-]?"
+    r"|(?P<metric>(?:ttft|ttfo|tpot|e2e)(?![a-z0-9]))[_-]?"
     r"|(?P<unbounded>(?:itl|mean|avg|average)(?![a-z0-9]))[_-]?"
     r"|(?P<rejected>rejected\b)"
     r"|(?P<of>(?:for|of)\b)"
@@ -39,13 +39,14 @@ _UNIT_S = {
     "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0,
 }  # fmt: skip
 
-_TERM = "ttft, tpot, e2e or rejected"
+_LATENCY = "ttft, ttfo, tpot or e2e"
+_TERM = "ttft, ttfo, tpot, e2e or rejected"
 _PERCENTILE = "a percentile from p50 to p99.9, or median"
 _UNDER = "<, <= or under"
 
 #: What an SLO does not bound -> what to write instead.
 _INSTEAD = {
-    "itl": "ttft, tpot or e2e (an SLO bounds the mean time between a request's tokens: tpot)",
+    "itl": f"{_LATENCY} (an SLO bounds the mean time between a request's tokens: tpot)",
     "mean": f"{_PERCENTILE} (an SLO bounds percentiles, not means)",
 }
 
@@ -74,7 +75,7 @@ def parse_slo(phrase: str) -> SloSpec:
             break
         reader.expect("a comma, 'and' or the end", "separator")
     if not terms:
-        raise reader.error("a latency too: ttft, tpot or e2e")
+        raise reader.error(f"a latency too: {_LATENCY}")
     return SloSpec(terms=list(terms.values()), max_rejected_fraction=rejected or 0.0)
 
 
@@ -92,7 +93,7 @@ def _term(reader: Phrase) -> SloTerm:
     if (word := reader.take_if("percentile")) is not None:
         percent = _percent(reader, word)
     _refuse_unbounded(reader)
-    metric = reader.expect(_TERM if percent is None else "ttft, tpot or e2e", "metric")
+    metric = reader.expect(_TERM if percent is None else _LATENCY, "metric")
     if percent is None:
         _refuse_unbounded(reader)
         percent = _percent(reader, reader.expect(_PERCENTILE, "percentile"))
@@ -118,7 +119,7 @@ def _class(reader: Phrase) -> dict[str, int]:
 
 
 def _metric(text: str) -> LatencyMetric:
-    names: dict[str, LatencyMetric] = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s"}
+    names: dict[str, LatencyMetric] = {"ttft": "ttft_s", "ttfo": "ttfo_s", "tpot": "tpot_s", "e2e": "e2e_s"}
     return names[text.lower().rstrip("_-")]
 
 

@@ -28,8 +28,9 @@ from hisearch.specs.workloads.workload import WorkloadSpec
 
 #: Objectives. Those of MAXIMISED are maximised, all else is minimised.
 Objective = Literal[
-    "ttft_p50", "ttft_p90", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p90", "tpot_p95", "tpot_p99",
-    "itl_p50", "itl_p90", "itl_p95", "itl_p99", "e2e_p50", "e2e_p90", "e2e_p95", "e2e_p99",
+    "ttft_p50", "ttft_p90", "ttft_p95", "ttft_p99", "ttfo_p50", "ttfo_p90", "ttfo_p95", "ttfo_p99",
+    "tpot_p50", "tpot_p90", "tpot_p95", "tpot_p99", "itl_p50", "itl_p90", "itl_p95", "itl_p99",
+    "e2e_p50", "e2e_p90", "e2e_p95", "e2e_p99",
     "goodput", "capacity", "usd_per_hour", "usd_per_million_tokens", "accelerators", "mean_w", "joules_per_token",
     "agents_per_accelerator", "usd_per_agent_hour",
 ]  # fmt: skip

@@ -122,6 +122,19 @@ class SessionSpec(Strict):
     new_input: LengthSpec | None = Field(None, description="User tokens of a follow-up; as first_input where absent.")
 
 
+class ThinkingSpec(Strict):
+    """Tokens that a model makes before its answer, and that the client does not see."""
+
+    tokens: LengthSpec = Field(description="Of a request that thinks; its output tokens come behind them.")
+    share: Annotated[float, Field(gt=0, le=1)] = Field(description="Share of the requests that think.")
+    history: Literal["dropped", "kept"] = Field(
+        "dropped",
+        description="Whether later prompts of a session hold the thinking. dropped: as chat templates of Qwen3, "
+        "DeepSeek-R1 and gpt-oss do; an answer behind thinking is then computed anew, as its KV was made after other "
+        "tokens. kept: prompts begin with all that came before.",
+    )
+
+
 class SharedPrefixSpec(Strict):
     """A system prompt that ``share`` of the sessions begin with."""
 
@@ -178,7 +191,8 @@ class GeneratorSpec(Strict):
         None, description="When sessions start; needed unless every class has arrivals of its own."
     )
     first_input: LengthSpec = Field(description="Prompt tokens of a first turn after its shared prefix.")
-    output: LengthSpec = Field(description="Output tokens of every turn.")
+    output: LengthSpec = Field(description="Output tokens of every turn, those of section thinking not included.")
+    thinking: ThinkingSpec | None = Field(None, description="Tokens ahead of the output; none where absent.")
     sessions: SessionSpec = Field(SessionSpec(), description="Follow-up turns; none by default.")
     shared_prefixes: list[SharedPrefixSpec] = Field(
         default_factory=list, description="System prompts; sessions left over begin with none."

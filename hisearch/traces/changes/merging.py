@@ -15,7 +15,8 @@ from hisearch.traces.trace import Trace, make_trace, moved
 
 #: Columns that mean the same in any trace.
 _COLUMNS = (
-    "arrival_s", "input_tokens", "output_tokens", "max_output_tokens", "think_s", "priority", "shared_tokens",
+    "arrival_s", "input_tokens", "output_tokens", "max_output_tokens", "think_s", "priority", "thinking_tokens",
+    "shared_tokens",
 )  # fmt: skip
 
 

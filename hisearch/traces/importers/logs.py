@@ -31,7 +31,8 @@ class LogFields:
     """Names of a log's fields, likelier ones first; none where it has no such field.
 
     Attributes:
-        arrivals: when the request came. inputs, outputs: token counts.
+        arrivals: when the request came. inputs, outputs: token counts. thinking: those of the outputs that were
+            reasoning.
         ends: when its last token came, as a time. durations_ms: for how long it was served.
         ids, sessions, tenants, models: names.
         statuses: of HTTP; rows of 400 and more are left out, but those of cancelled requests (``importers.cancelled``).
@@ -41,6 +42,7 @@ class LogFields:
     arrivals: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    thinking: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
     durations_ms: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
@@ -85,6 +87,8 @@ def read_log(source: Source, names: LogFields, rows: Iterable[tuple[int, Fields]
             continue
         with source.bad.row(line):
             lengths = row.tokens(str(inputs)), row.tokens(str(outputs))
+            reasoned = _first(row, names.thinking)
+            thinking = row.count(reasoned, minimum=0, maximum=lengths[1]) if reasoned is not None else 0
             arrival = times.field if times is not None else _first(row, names.arrivals)
             if arrival is None:
                 raise RowError(names.arrivals[0], f"no time of arrival; expected one of {', '.join(names.arrivals)}")
@@ -94,7 +98,8 @@ def read_log(source: Source, names: LogFields, rows: Iterable[tuple[int, Fields]
             end = _end(row, names, at, times)
             unique = name if name is not None and name not in known else None
             tenant = tenants[_text(row, names.tenants)]
-            requests.add(at, *lengths, tenant=tenant, request_id=unique or f"line {line}")
+            name_or_line = unique or f"line {line}"
+            requests.add(at, *lengths, tenant=tenant, request_id=name_or_line, thinking_tokens=thinking)
             known.add(name or "")
             if cancelled:
                 source.understood.cancelled.append(line)

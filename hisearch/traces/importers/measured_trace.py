@@ -38,13 +38,17 @@ def measured_trace(source: Source, runs: list[Measurement]) -> Trace:
         starts = _starts(run, served, source.seed)
         base = len(requests)
         behind = run.concurrency if starts is None and run.concurrency is not None else len(served.rows)
-        for index, (inputs, outputs) in enumerate(
-            zip(served.input_tokens.tolist(), served.output_tokens.tolist(), strict=True)
-        ):
+        thinking = 0 * served.output_tokens if served.thinking_tokens is None else served.thinking_tokens
+        counts = (column.tolist() for column in (served.input_tokens, served.output_tokens, thinking))
+        for index, (inputs, outputs, thought) in enumerate(zip(*counts, strict=True)):
             if starts is not None or index < behind:
-                requests.add(end_s + (0.0 if starts is None else float(starts[index])), inputs, outputs)
+                at_s = end_s + (0.0 if starts is None else float(starts[index]))
+                requests.add(at_s, inputs, outputs, thinking_tokens=min(thought, outputs))
             else:
-                requests.add(math.nan, inputs, outputs, previous=base + index - behind, think_s=0.0)
+                previous = base + index - behind
+                requests.add(
+                    math.nan, inputs, outputs, previous=previous, think_s=0.0, thinking_tokens=min(thought, outputs)
+                )
                 chained = True
         begun_s = starts if starts is not None else np.zeros(len(served.rows))
         end_s += float((begun_s + served.e2e_s).max())

@@ -29,7 +29,7 @@ class PerRequest:
 
     rows: their places in that order, failed ones included. start_s: when each was sent, from the first one; None where
     the tool does not record it. ttft_s, e2e_s: seconds; TTFT is NaN where the responses were not streamed.
-    input_tokens, output_tokens: as the tool counted them.
+    input_tokens, output_tokens: as the tool counted them; thinking_tokens: likewise, of the output, None: not counted.
     """
 
     rows: I8
@@ -38,13 +38,14 @@ class PerRequest:
     e2e_s: F8
     input_tokens: I8
     output_tokens: I8
+    thinking_tokens: I8 | None = None
 
     def keep(self, mask: np.ndarray) -> PerRequest:
         """The requests under ``mask``, shape (N,)."""
         start_s = None if self.start_s is None else self.start_s[mask]
         return PerRequest(
             self.rows[mask], start_s, self.ttft_s[mask], self.e2e_s[mask], self.input_tokens[mask],
-            self.output_tokens[mask],
+            self.output_tokens[mask], None if self.thinking_tokens is None else self.thinking_tokens[mask],
         )  # fmt: skip
 
     def growing_wait(self) -> tuple[float, float] | None:

@@ -192,15 +192,25 @@ class RequestRows:
     e2e_s: list[float] = field(default_factory=list)
     input_tokens: list[int] = field(default_factory=list)
     output_tokens: list[int] = field(default_factory=list)
+    thinking_tokens: list[int] = field(default_factory=list)
     failed_s: list[float] = field(default_factory=list)
 
-    def add(self, start_s: float, ttft_s: float, e2e_s: float, input_tokens: float, output_tokens: float) -> None:
+    def add(
+        self,
+        start_s: float,
+        ttft_s: float,
+        e2e_s: float,
+        input_tokens: float,
+        output_tokens: float,
+        thinking_tokens: float = 0,
+    ) -> None:
         """Append a successful request."""
         self.start_s.append(start_s)
         self.ttft_s.append(ttft_s)
         self.e2e_s.append(e2e_s)
         self.input_tokens.append(int(input_tokens))
         self.output_tokens.append(int(output_tokens))
+        self.thinking_tokens.append(int(thinking_tokens))
 
     @property
     def sent(self) -> int:
@@ -214,7 +224,8 @@ class RequestRows:
         sent = np.sort(np.concatenate((start, self.failed_s)))
         places = np.searchsorted(sent, start) + _among_equals(start)
         columns = (np.array(values)[order] for values in (self.ttft_s, self.e2e_s))
-        tokens = (np.array(values, dtype=np.int64)[order] for values in (self.input_tokens, self.output_tokens))
+        counts = (self.input_tokens, self.output_tokens, self.thinking_tokens)
+        tokens = (np.array(values, dtype=np.int64)[order] for values in counts)
         return PerRequest(places, start - sent[0], *columns, *tokens)
 
 

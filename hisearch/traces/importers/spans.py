@@ -35,7 +35,7 @@ class SpanCall:
     """A call of the model.
 
     Attributes:
-        start_s, end_s: since 1970. inputs, outputs: tokens.
+        start_s, end_s: since 1970. inputs, outputs: tokens; thinking: the first of the outputs.
         run: name of what its calls belong to together: a conversation, or a trace. agent: name of its caller within.
         model: asked for, or "". messages: texts of the prompt, in order; answer: of the output, or "". name: its id.
     """
@@ -50,6 +50,7 @@ class SpanCall:
     messages: tuple[str, ...] = ()
     answer: str = ""
     name: str | None = None
+    thinking: int = 0
 
 
 def enclosing(calls: Iterable[Hashable], parents: Mapping[Any, Hashable]) -> set[Hashable]:
@@ -97,6 +98,7 @@ def closed_loop(
         requests.add(
             call.start_s - first_s, call.inputs, call.outputs, previous=latest, think_s=think_s,
             session=runs[call.run], request_id=call.name, model=model if several else None,
+            thinking_tokens=call.thinking,
         )  # fmt: skip
     if several and not ranks:
         notes = [*notes, several_models(set(models))]
@@ -152,7 +154,8 @@ def _waits_for(calls: Sequence[SpanCall]) -> list[list[int]]:
 def shared_prompts(calls: Sequence[SpanCall]) -> tuple[list[int], list[int]]:
     """``shares_with`` and ``shared_tokens`` by leading messages that are equal, an answer being one more.
 
-    Tokens of a message are its share of the prompt's characters.
+    Tokens of a message are its share of the prompt's characters. An answer behind thinking shares the prompt before it
+    alone: its KV was computed after the thinking, which later prompts lack.
     """
     known: dict[bytes, tuple[int, int]] = {}
     shares_with, shared = [], []
@@ -171,7 +174,7 @@ def shared_prompts(calls: Sequence[SpanCall]) -> tuple[list[int], list[int]]:
                 best = (earlier, min(tokens, theirs))
         if call.messages and call.answer:
             digest.update(f"{len(call.answer)}:{call.answer}".encode())
-            own.append((digest.digest(), call.inputs + call.outputs))
+            own.append((digest.digest(), call.inputs + (0 if call.thinking else call.outputs)))
         for key, tokens in own:
             known.setdefault(key, (index, tokens))
         shares_with.append(best[0] if best[1] else -1)

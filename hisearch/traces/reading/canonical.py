@@ -36,7 +36,7 @@ VERSION = 1
 _FIELDS = frozenset({
     "id", "arrival_s", "input_tokens", "output_tokens", "max_output_tokens", "previous", "think_s", "session", "tenant",
     "priority", "model", "shares_with", "shared_tokens", "prefix", "prefix_tokens", "block_ids", "known_tokens",
-    "token_ids", "output_token_ids",
+    "token_ids", "output_token_ids", "thinking_tokens",
 }) | AGENT_FIELDS  # fmt: skip
 _HEADER = ("format", "version", "block_tokens", "open_loop", "agents", "skipped_rows", "import_notes")
 #: Characters of a note of a header that are kept, and notes.
@@ -78,6 +78,7 @@ class _Reader:
             raise RowError("id", f"{name!r} was used before")
         inputs, outputs = row.tokens("input_tokens"), row.tokens("output_tokens")
         limit = row.count("max_output_tokens", minimum=outputs) if "max_output_tokens" in row else outputs
+        thinking = row.count("thinking_tokens", minimum=0, maximum=outputs) if "thinking_tokens" in row else 0
         self.agents.check(row, len(self.requests))
         waits_for = self.agents.waits_for(row, self._index)
         previous = waits_for[-1] if waits_for else self._reference(row, "previous")
@@ -97,7 +98,7 @@ class _Reader:
         self.content = self.content or content
         self._index[name] = self.requests.add(
             arrival, inputs, outputs, previous=previous, think_s=think, session=session, tenant=tenant,
-            request_id=name, ids=ids, known_tokens=known, model=model,
+            request_id=name, ids=ids, known_tokens=known, model=model, thinking_tokens=thinking,
         )  # fmt: skip
         self.agents.add(row, waits_for)
         if "prefix" in row:
@@ -297,17 +298,21 @@ def _written_rows(trace: Trace) -> Iterator[dict[str, Any]]:
     columns: list[np.ndarray] = [
         trace.arrival_s, trace.input_tokens, trace.output_tokens, trace.max_output_tokens, trace.previous,
         trace.think_s, trace.session, trace.tenant, trace.priority, trace.shares_with, trace.shared_tokens,
+        trace.thinking_tokens,
     ]  # fmt: skip
     no_agents: Iterable[dict[str, Any]] = itertools.repeat({}, len(names))
     agent_rows = no_agents if trace.agents is None else agent_columns(trace.agents)
     for name, model, agent_row, values in zip(
         names, model_names, agent_rows, zip(*(column.tolist() for column in columns), strict=True), strict=True
     ):
-        arrival, inputs, outputs, limit, previous, think, session, tenant, priority, shares_with, shared = values
+        arrival, inputs, outputs, limit, previous, think, session, tenant, priority, shares_with, shared, thinking = (
+            values
+        )
         row: dict[str, Any] = {"id": name}
         if not math.isnan(arrival):
             row["arrival_s"] = arrival
         row |= {"input_tokens": inputs, "output_tokens": outputs, "max_output_tokens": limit}
+        row |= {"thinking_tokens": thinking} if thinking else {}
         if previous >= 0:
             row["previous"] = names[previous]
             if not math.isnan(think):
@@ -328,7 +333,8 @@ def _write_parquet(trace: Trace, header: dict[str, Any], path: Path) -> None:
         [("id", pa.string()), ("arrival_s", pa.float64()), ("think_s", pa.float64())]
         + [(name, pa.int64()) for name in integers]
         + [("previous", pa.string()), ("shares_with", pa.string())]
-        + [("model", pa.string())] * (trace.models is not None),
+        + [("model", pa.string())] * (trace.models is not None)
+        + [("thinking_tokens", pa.int64())] * bool(trace.thinking_tokens.any()),
         metadata={FORMAT: json.dumps(header)},
     )
     pq.write_table(pa.Table.from_pylist(list(_written_rows(trace)), schema=schema), path)

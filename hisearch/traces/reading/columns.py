@@ -12,8 +12,8 @@ from hisearch.traces.reading.times import parse_date
 #: Fields for a request's arrival -> the unit that they state; ``auto``: found out.
 ARRIVALS = {"arrival_s": "auto", "arrival_ms": "ms", "arrival_us": "us", "arrival_ns": "ns"}
 #: Fields that a mapping may name.
-TABLE_FIELDS = ("id", *ARRIVALS, "input_tokens", "output_tokens", "session", "tenant", "priority", "think_s", "model",
-                "agent", "adapter")  # fmt: skip
+TABLE_FIELDS = ("id", *ARRIVALS, "input_tokens", "output_tokens", "thinking_tokens", "session", "tenant", "priority",
+                "think_s", "model", "agent", "adapter")  # fmt: skip
 
 #: Where a mapping of columns is given.
 MAP_COLUMNS = "--columns arrival_s=COLUMN,input_tokens=COLUMN,output_tokens=COLUMN, or spec.file.columns in a Workload"
@@ -40,6 +40,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     ),
     "input_tokens": _lengths(_INPUTS, ("tokens_in", "in_tokens", "isl")),
     "output_tokens": _lengths(_OUTPUTS, ("tokens_out", "out_tokens", "gen_tokens", "gen_len", "osl")),
+    "thinking_tokens": _lengths(("reasoning", "thinking"), ())[:-2],
     "session": tuple(
         form.format(word)
         for form in ("{}_id", "{}id", "{}_uuid", "{}_key", "{}")

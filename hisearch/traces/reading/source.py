@@ -76,6 +76,7 @@ class Requests:
     id_counts: list[int] = field(default_factory=list)
     known_tokens: list[int] = field(default_factory=list)
     model: list[str] = field(default_factory=list)
+    thinking_tokens: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -95,6 +96,7 @@ class Requests:
         ids: Sequence[int] = (),
         known_tokens: int = 0,
         model: str | None = None,
+        thinking_tokens: int = 0,
     ) -> int:
         """Append one request; returns its index.
 
@@ -115,6 +117,7 @@ class Requests:
         self.ids.extend(ids)
         self.id_counts.append(len(ids))
         self.known_tokens.append(known_tokens)
+        self.thinking_tokens.append(thinking_tokens)
         if model is not None:
             self.model.append(model)
         return index
@@ -135,7 +138,7 @@ class Requests:
             for k in places:
                 self.ids.extend(ids[ends[k] - counts[k] : ends[k]])
             columns = ("arrival_s", "input_tokens", "output_tokens", "tenant", "priority", "request_ids", "id_counts",
-                       "known_tokens", "think_s")  # fmt: skip
+                       "known_tokens", "think_s", "thinking_tokens")  # fmt: skip
             for name in columns:
                 values = getattr(self, name)
                 setattr(self, name, [values[k] for k in places])
@@ -213,6 +216,7 @@ class Requests:
             session=self.session,
             tenant=self.tenant,
             priority=self.priority,
+            thinking_tokens=self.thinking_tokens,
             shares_with=content[0] if content else None,
             shared_tokens=content[1] if content else None,
             open_loop=open_loop,

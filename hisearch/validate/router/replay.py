@@ -325,6 +325,7 @@ def _trace(recording: RouterRecording) -> TraceArrays:
         session=_sessions(recording),
         tenant=integers,
         priority=integers,
+        thinking_tokens=np.zeros(count, np.int64),
         prompt_node=tree.prompt_node,
         output_node=tree.prompt_node,
         parent=tree.parent,

@@ -186,6 +186,7 @@ class SglangDecodeMixin(DecodeMixin):
         live.generated = 1
         self.first_scheduled_s.setdefault(live.request.id, now)
         self.first_token_s[live.request.id] = now
+        self.token_s[live.request.id].append(now)
         self.running.append(live)
 
     def _admit(self, now: float) -> None:

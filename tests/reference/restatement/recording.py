@@ -93,6 +93,7 @@ class Recording:
     finish_s: dict[Any, float]
     reused_tokens: dict[Any, int]
     storage_log: list[tuple[float, Any, str, int]] = field(default_factory=list)
+    token_s: dict[Any, list[float]] = field(default_factory=dict)
 
 
 def step_seconds(cost: Cost, batch: list[BatchEntry]) -> float:

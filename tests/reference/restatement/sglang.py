@@ -7,6 +7,7 @@ is ``HostCache``'s.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +71,7 @@ class SglangWorker:
         self.device_free_s = 0.0
         self.first_scheduled_s: dict[Any, float] = {}
         self.first_token_s: dict[Any, float] = {}
+        self.token_s: dict[Any, list[float]] = defaultdict(list)
         self.finish_s: dict[Any, float] = {}
         self.reused_tokens: dict[Any, int] = {}
         self.preemptions: dict[Any, int] = {}
@@ -201,6 +203,7 @@ class SglangWorker:
             live.generated += 1
             if live.generated == 1:
                 self.first_token_s[live.request.id] = self.clock.now_s
+            self.token_s[live.request.id].append(self.clock.now_s)
             if live.generated == live.request.output_tokens:
                 live.finished = True
                 self.cache.keep_finished(live)
@@ -486,7 +489,8 @@ def drive(worker: SglangWorker, requests: list[Request]) -> Recording:
             now = worker.clock.now_s
         elif step is None:
             now = _next_pass_s(worker, pending)
-    return Recording(steps, worker.first_token_s, worker.finish_s, worker.reused_tokens, worker.storage_log())
+    times = worker.first_token_s, worker.finish_s, worker.reused_tokens
+    return Recording(steps, *times, worker.storage_log(), worker.token_s)
 
 
 def _next_pass_s(worker: SglangWorker, pending: list[Request]) -> float:

@@ -233,6 +233,7 @@ class DraftsWorker(SglangWorker):
                 live.committed += run
             live.generated += run
             self.first_token_s.setdefault(live.request.id, self.clock.now_s)
+            self.token_s[live.request.id] += [self.clock.now_s] * run
             if live.generated >= live.request.output_tokens:
                 # What an output's last step makes behind its end is not kept.
                 live.generated = live.request.output_tokens

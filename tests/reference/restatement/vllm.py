@@ -9,6 +9,7 @@ it when the outstanding batches have run. A token *in flight* is being made by a
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -117,6 +118,7 @@ class VllmWorker:
         self.outstanding: list[Outstanding] = []
         self.first_scheduled_s: dict[Any, float] = {}
         self.first_token_s: dict[Any, float] = {}
+        self.token_s: dict[Any, list[float]] = defaultdict(list)
         self.finish_s: dict[Any, float] = {}
         self.reused_tokens: dict[Any, int] = {}
         self.preemptions: dict[Any, int] = {}
@@ -240,6 +242,7 @@ class VllmWorker:
                 live.generated += 1
                 if live.generated == 1:
                     self.first_token_s[live.request.id] = end_s
+                self.token_s[live.request.id].append(end_s)
             if live in self.running:
                 self._publish(live, live.computed - live.in_flight)
             if live.generated == live.request.output_tokens:
@@ -514,7 +517,7 @@ def drive(worker: VllmWorker, requests: list[Request]) -> Recording:
             if not events:
                 raise StuckError("requests wait for what never comes")
             now = max(now, min(events))
-    return Recording(steps, worker.first_token_s, worker.finish_s, worker.reused_tokens)
+    return Recording(steps, worker.first_token_s, worker.finish_s, worker.reused_tokens, token_s=worker.token_s)
 
 
 def _ceil_div(dividend: int, divisor: int) -> int:

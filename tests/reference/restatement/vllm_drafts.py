@@ -194,6 +194,7 @@ class DraftsWorker(VllmWorker):
             live.in_flight -= result.rejected
             if live.generated == 0:
                 self.first_token_s[live.request.id] = done.step.end_s
+            self.token_s[live.request.id] += [done.step.end_s] * result.tokens
             live.generated += result.tokens
             live.in_flight -= result.tokens
             if live in self.running and "publishes_accepted" in self.config.rules:

@@ -29,11 +29,12 @@ EMPTY: Batch = ([], [], 0)
 
 @dataclass(frozen=True)
 class Served:
-    """Seconds by request id: when the scheduler took it in, its first token, its last token."""
+    """Seconds by request id: when the scheduler took it in, its first token, its last token, all of them."""
 
     queued_s: dict[object, float]
     first_token_s: dict[object, float]
     finish_s: dict[object, float]
+    token_s: dict[object, list[float]]
 
 
 def serve(config: VllmConfig, engines: int, requests: Sequence[Request], cost: GroupCost) -> Served:
@@ -70,10 +71,12 @@ def serve_by(workers: Sequence[VllmWorker], requests: Sequence[Request], cost: G
             now = _next_pass_s(workers, pending, now)
     firsts: dict[object, float] = {}
     ends: dict[object, float] = {}
+    tokens: dict[object, list[float]] = {}
     for worker in workers:
         firsts |= worker.first_token_s
         ends |= worker.finish_s
-    return Served(queued, firsts, ends)
+        tokens |= worker.token_s
+    return Served(queued, firsts, ends, tokens)
 
 
 def _route(pending: deque[Request], workers: Sequence[VllmWorker], now: float) -> dict[object, float]:

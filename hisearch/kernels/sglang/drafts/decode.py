@@ -18,7 +18,7 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.sglang import decode as sglang_decode
 from hisearch.kernels.sglang import drafted, memory, order, retraction, running
-from hisearch.kernels.traffic import lists
+from hisearch.kernels.traffic import lists, thinking
 
 
 @kernel
@@ -208,6 +208,9 @@ def account(sim, w, r, end_s):
     request.joined_s = request.last_token_s
     request.last_token_s = end_s
     request.generated += request.made
+    if thinking.thinks(sim):
+        mates = sim.workers[w].decoding - (1 if request.state == la.VERIFYING else 0)
+        thinking.note_sampled(sim, r, request.generated - request.made, end_s, mates)
     return request.made
 
 

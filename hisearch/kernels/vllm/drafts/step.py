@@ -22,7 +22,7 @@ from hisearch.kernels.cache import queue, tree
 from hisearch.kernels.core import rng
 from hisearch.kernels.engine import gaps, ordered, schedulers
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import lists
+from hisearch.kernels.traffic import lists, thinking
 from hisearch.kernels.vllm import memory, step
 from hisearch.kernels.vllm.in_order import served_in_order
 
@@ -311,15 +311,18 @@ def account(sim, w, r, end):
         request.rejected = max(request.chunk - step.missing_tokens(sim, r), 0)
     request.computed += request.chunk - request.rejected
     request.made = min(accepted + 1, sim.trace.output_tokens[r] - request.generated)
-    first = request.generated == 0
+    before = request.generated
     request.generated += request.made
     request.sampled_step = worker.launched
     worker.futile = 0
-    if first:
+    if before == 0:
         lists.note_first_token(sim, r, end)
     else:
         gaps.add(sim, end - request.last_token_s, 1)
     request.last_token_s = end
+    if thinking.thinks(sim):
+        mates = worker.decoding - (1 if request.state == la.VERIFYING else 0)
+        thinking.note_sampled(sim, r, before, end, mates)
     if request.generated == sim.trace.output_tokens[r]:
         if request.state == la.VERIFYING:
             worker.decoding -= 1

@@ -63,17 +63,19 @@ def _of_requests(results: Results, objects: list[ResultObject]) -> Measurement:
     return measurement_of(rows, results, "aiperf", "metrics", (_NOTE,))
 
 
-def _request(item: ResultObject) -> tuple[float, float, float, float]:
-    """TTFT, E2E, and tokens of a prompt and an output; 0 tokens where they were not counted."""
+def _request(item: ResultObject) -> tuple[float, float, float, float, float]:
+    """TTFT, E2E, and tokens of a prompt, an output, and of the output's reasoning; 0 where they were not counted."""
     metrics = item.inner("metrics")
     streamed = metrics.get("time_to_first_token.value") is not None
     inputs = metrics.first("input_sequence_length.value", "usage_prompt_tokens.value")
     outputs = metrics.first("output_sequence_length.value", "output_token_count.value")
+    thinking = metrics.first("reasoning_token_count.value", "usage_reasoning_tokens.value")
     return (
         _seconds(metrics, "time_to_first_token") if streamed else math.nan,
         _seconds(metrics, "request_latency"),
         metrics.number(inputs) if inputs else 0,
         metrics.number(outputs) if outputs else 0,
+        metrics.number(thinking) if thinking and outputs == "output_sequence_length.value" else 0,
     )
 
 

@@ -33,7 +33,7 @@ FORMAT = TraceFormat(
 #: Fields that are never taken from a column of the same name: services name their models as they like.
 _MAPPED_ONLY = ("model", "agent", "adapter")
 #: Fields that a row may leave blank.
-_OPTIONAL = ("id", "session", "tenant", "priority", "think_s", "adapter")
+_OPTIONAL = ("id", "session", "tenant", "priority", "think_s", "adapter", "thinking_tokens")
 #: Columns that say whether a request failed, unless they are mapped to something else.
 _STATUSES = ("status", "status_code", "response_code", "http_status")
 
@@ -41,12 +41,12 @@ _STATUSES = ("status", "status_code", "response_code", "http_status")
 def read(source: Source) -> Trace:
     """Any table (CSV, JSON lines, parquet), by ``columns``: hisearch field -> its column.
 
-    ``input_tokens`` and ``output_tokens`` are needed. Without ``columns`` every column with the name of a hisearch
-    field is that field, except ``model``, ``agent`` and ``adapter``, which only a mapping names. The arrival may be
-    dates, or numbers as ``reading.times`` tells them; without it ``arrivals`` must say when sessions start. Rows of one
-    ``session`` follow each other up, ``think_s`` after their predecessor's end. Rows whose ``status`` (or
-    ``status_code``) says that they failed are left out; of cancelled requests see ``importers.cancelled``. Contents are
-    not recorded: nothing is shared.
+    ``input_tokens`` and ``output_tokens`` are needed; ``thinking_tokens`` are part of the latter. Without ``columns``
+    every column with the name of a hisearch field is that field, except ``model``, ``agent`` and ``adapter``, which
+    only a mapping names. The arrival may be dates, or numbers as ``reading.times`` tells them; without it ``arrivals``
+    must say when sessions start. Rows of one ``session`` follow each other up, ``think_s`` after their predecessor's
+    end. Rows whose ``status`` (or ``status_code``) says that they failed are left out; of cancelled requests see
+    ``importers.cancelled``. Contents are not recorded: nothing is shared.
 
     With ``agent`` (who calls, in all rows) or ``adapter`` (a LoRA adapter, the same in all rows of an agent, which
     without ``agent`` is a session) the trace is one of agents, in a closed loop. Rows of an agent follow each other up
@@ -79,6 +79,8 @@ def read(source: Source) -> Trace:
             tenant = tenants[_optional(row, columns, "tenant")] if "tenant" in columns else 0
             ranked = row.filled(columns.get("priority", ""))
             priority = row.count(columns["priority"], minimum=0, maximum=LARGEST_CLASS) if ranked else 0
+            reasoned = row.filled(columns.get("thinking_tokens", ""))
+            thinking = row.count(columns["thinking_tokens"], minimum=0, maximum=outputs) if reasoned else 0
             model = str(row.label(_column(row, columns, "model"))) if "model" in columns else None
             filled = row.filled(columns.get("think_s", ""))
             think = row.number(columns["think_s"], maximum=LONGEST_S) if filled else math.nan
@@ -88,7 +90,10 @@ def read(source: Source) -> Trace:
             _check_caller(agents, caller, len(requests), columns)
             _column(row, columns, arrival or "input_tokens")
             at = times.seconds(row) if times is not None else 0.0
-            requests.add(at, inputs, outputs, tenant=tenant, priority=priority, request_id=name, model=model)
+            requests.add(
+                at, inputs, outputs, tenant=tenant, priority=priority, request_id=name, model=model,
+                thinking_tokens=thinking,
+            )  # fmt: skip
             agents.add(caller, ())
             if cancelled:
                 source.understood.cancelled.append(line)

@@ -125,6 +125,7 @@ def _call(run: Mapping[str, Any], model: str) -> SpanCall | None:
         messages=messages,
         answer=answer,
         name=None if name is None else str(name),
+        thinking=_thinking(outputs, generated),
     )
 
 
@@ -167,6 +168,25 @@ def _usage(outputs: Any) -> dict[str, Any]:
         elif isinstance(value, list):
             pending += value
     return {}
+
+
+def _thinking(outputs: Any, generated: int) -> int:
+    """Of the ``generated`` tokens those that were reasoning, by LangChain's or OpenAI's details of usage; else 0."""
+    pending = [outputs]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            for details, name in (
+                ("output_token_details", "reasoning"),
+                ("completion_tokens_details", "reasoning_tokens"),
+            ):
+                counts = value.get(details)
+                if isinstance(counts, dict) and counts.get(name):
+                    return Fields(counts).count(name, minimum=0, maximum=generated)
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+    return 0
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -19,6 +19,7 @@ _FIELDS = LogFields(
     arrivals=("startTime",),
     inputs=("prompt_tokens",),
     outputs=("completion_tokens",),
+    thinking=("metadata.usage_object.completion_tokens_details.reasoning_tokens",),
     ends=("endTime",),
     ids=("request_id", "id"),
     sessions=("session_id", "trace_id"),

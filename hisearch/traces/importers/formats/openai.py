@@ -32,6 +32,11 @@ _FIELDS = LogFields(
     arrivals=(*_STARTS, *(f"{place}{name}" for name in _STAMPS for place in _PLACES)),
     inputs=tuple(f"{place}usage.{name}" for place in _PLACES for name in ("prompt_tokens", "input_tokens")),
     outputs=tuple(f"{place}usage.{name}" for place in _PLACES for name in ("completion_tokens", "output_tokens")),
+    thinking=tuple(
+        f"{place}usage.{name}reasoning_tokens"
+        for place in _PLACES
+        for name in ("completion_tokens_details.", "output_tokens_details.", "")
+    ),
     ends=("end_time", "endTime", "ended_at", "finished_at"),
     durations_ms=("duration_ms", "latency_ms", "latencies.request"),
     ids=("request_id", "requestId", "id", "response.id", "response.body.id", "body.id", "request.id"),
@@ -50,8 +55,9 @@ def read(source: Source) -> Trace:
     whose serialiser logs ``started_at`` and ``latencies.request`` in milliseconds and ``response.status``).
     The arrival is the gateway's own start time where it logs one, else its ``timestamp``, else the response's
     ``created``. That counts whole seconds, over which arrivals are then spread, seeded. Where ends or latencies are
-    logged, requests of one session follow each other up; else they come at their recorded times. Failures, rows
-    without usage or output, and answers from the gateway's cache are left out. Contents are not read: nothing is
-    shared.
+    logged, requests of one session follow each other up; else they come at their recorded times. Reasoning tokens
+    (``completion_tokens_details.reasoning_tokens``; SGLang has ``reasoning_tokens``) are thinking, part of the output.
+    Failures, rows without usage or output, and answers from the gateway's cache are left out. Contents are not read:
+    nothing is shared.
     """
     return read_log(source, _FIELDS, json_log_rows(source))

@@ -24,6 +24,7 @@ FORMAT = TraceFormat(
 
 _INPUTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUTS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+_THINKING = ("gen_ai.usage.reasoning.output_tokens", "gen_ai.usage.output_tokens.reasoning")
 #: Operations that may count tokens of the calls of a model within them, or call none that makes tokens.
 _NO_CALLS = frozenset({
     "invoke_agent", "create_agent", "invoke_workflow", "execute_tool", "retrieval", "embeddings",
@@ -94,7 +95,15 @@ def _call(spans: Mapping[tuple[str, str], dict[str, Any]], span: dict[str, Any],
         messages=(*([_text(system)] if system else []), *_messages(own.get("gen_ai.input.messages"))),
         answer="".join(_messages(own.get("gen_ai.output.messages"))),
         name=f"{span['trace']}/{span['id']}",
+        thinking=_thinking(span, outputs),
     )
+
+
+def _thinking(span: dict[str, Any], outputs: int) -> int:
+    """Of the output tokens those that were reasoning, which the conventions count among them."""
+    attributes = span["attributes"]
+    name = next((name for name in _THINKING if attributes.get(name) is not None), None)
+    return 0 if name is None else Fields(attributes).count(name, minimum=0, maximum=outputs)
 
 
 def _around(spans: Mapping[tuple[str, str], dict[str, Any]], span: dict[str, Any], names: tuple[str, ...]) -> str:
