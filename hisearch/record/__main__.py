@@ -95,15 +95,15 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--with",
                 dest="feature",
-                choices=("drafts", "lmcache", "offload", "states", "windows"),
-                help="draw cases of --random with drafted tokens, with LMCache's connector, as installed, with vLLM's "
-                "OffloadingConnector, with linear attention's states, or with sliding windows",
+                choices=("adapters", "drafts", "lmcache", "offload", "states", "windows"),
+                help="draw cases of --random with LoRA adapters, with drafted tokens, with LMCache's connector, as "
+                "installed, with vLLM's OffloadingConnector, with linear attention's states, or with sliding windows",
             )
         for other, features, what in (
             (
                 "sglang",
-                ("drafts", "states", "windows"),
-                "with drafted tokens, states of linear attention or windows (0.5.23)",
+                ("adapters", "drafts", "states", "windows"),
+                "with LoRA adapters, drafted tokens, states of linear attention or windows (0.5.23)",
             ),
             ("router", ("pd",), "before prefill or decode workers"),
             ("dynamo", ("events",), "by the workers' KV events, which need nats-server"),
