@@ -75,6 +75,25 @@ class SpeculationSettings(_Settings):
         return self
 
 
+class LoraSettings(_Settings):
+    """``config.lora`` of vLLM: limits of adapters, and seconds of a copy into a slot and of a read from the disk."""
+
+    max_loras: Tokens
+    max_cpu_loras: NonNegativeInt = 0
+    load_s: NonNegative = 0.0
+    read_s: NonNegative = 0.0
+
+
+class SglangLoraSettings(_Settings):
+    """``config.lora`` of SGLang: server arguments by their names, and seconds of a copy into a slot."""
+
+    max_loras_per_batch: Tokens
+    lora_eviction_policy: Literal["lru", "fifo"] = "lru"
+    lora_drain_wait_threshold: NonNegative = 0.0
+    enable_lora_overlap_loading: bool = False
+    load_s: NonNegative = 0.0
+
+
 def _connector_of(offload: Any) -> str:
     given = offload.get("connector") if isinstance(offload, dict) else getattr(offload, "connector", None)
     return "offload" if given is None else "lmcache"
@@ -110,6 +129,7 @@ class VllmSettings(_Settings):
     ) = None
 
     speculation: SpeculationSettings | None = None
+    lora: LoraSettings | None = None
 
     @model_validator(mode="after")
     def _check(self) -> VllmSettings:
@@ -126,6 +146,10 @@ class VllmSettings(_Settings):
             raise ValueError("mamba_groups with prefix needs chunked_prefill: states are kept at the ends of chunks")
         if self.offload is not None and self.has_groups:
             raise ValueError("offload beside sliding_window, hybrid_window or mamba_groups is not simulated")
+        if self.lora is not None and (self.offload is not None or self.has_groups or self.speculation is not None):
+            raise ValueError(
+                "lora beside offload, speculation, sliding_window, hybrid_window or mamba_groups is not simulated"
+            )
         if self.speculation is not None and (self.offload is not None or self.has_groups):
             raise ValueError(
                 "speculation beside offload, sliding_window, hybrid_window or mamba_groups is not simulated"
@@ -166,6 +190,7 @@ class SglangSettings(_Settings):
     prefill_max_requests: Tokens | None = None
     hicache: dict[str, Any] | None = None
     speculation: SpeculationSettings | None = None
+    lora: SglangLoraSettings | None = None
     sliding_window_size: Tokens | None = None
     swa_max_total_num_tokens: Tokens | None = None
     max_mamba_cache_size: Tokens | None = None
@@ -210,6 +235,11 @@ class SglangSettings(_Settings):
         for name, given in others.items():
             if self.speculation is not None and given:
                 raise ValueError(f"speculation beside {name} is not simulated")
+        others |= {name: bool(getattr(self, name)) for name in ("speculation", "has_windows", "has_states")}
+        del others["enable_mixed_chunk"]
+        for name, given in others.items():
+            if self.lora is not None and given:
+                raise ValueError(f"lora beside {name} is not simulated")
         self._check_windows()
         self._check_states()
         return self

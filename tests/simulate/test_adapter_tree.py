@@ -66,7 +66,7 @@ def test_two_requests_share_what_they_did_under_one_adapter_and_nothing_under_tw
     family: tuple[TraceArrays, AgentArrays],
 ) -> None:
     before, agents = family
-    after = adapter_tree.separate_adapters(before, agents)
+    after = adapter_tree.separate_adapters(before, agents.adapter[agents.agent])
     of = agents.adapter[agents.agent]
     assert (after.parent[1:] < np.arange(1, len(after.parent))).all()
     assert after.parent[0] == -1
@@ -82,7 +82,7 @@ def test_two_requests_share_what_they_did_under_one_adapter_and_nothing_under_tw
 def test_without_two_adapters_on_one_path_nothing_changes() -> None:
     trace = population(adapters=0)
     assert trace.agents is not None
-    assert adapter_tree.separate_adapters(trace.arrays, trace.agents) is trace.arrays
+    assert adapter_tree.separate_adapters(trace.arrays, trace.agents.adapter[trace.agents.agent]) is trace.arrays
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])

@@ -32,6 +32,7 @@ from hisearch.kernels.layout import (
 )
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import kv_groups as gl
+from hisearch.kernels.layout import lora as ll
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.layout.costs import Costs
 from hisearch.kernels.layout.fleet import Fleet, Trace
@@ -127,7 +128,6 @@ REQUEST = np.dtype(
 # Values of NODE.queued; 0: in no free queue. TOMBSTONE: a tombstone, see copies; ON_HOST: see ``trtllm.host``.
 TOMBSTONE, FREE, ON_HOST = -1, 1, 2
 
-
 #: State and totals of a worker.
 WORKER = np.dtype(
     [
@@ -174,6 +174,7 @@ WORKER = np.dtype(
         ("outstanding", "i4"),  # steps launched whose results are not processed: at most 1, with overlap 2
         ("full", "i4"),  # SGLang: batch_is_full; TensorRT-LLM: there were too few pages for a waiting request
         ("event_slot", "i4"),  # position in the event heap, -1 outside
+        *ll.WORKER,
         *ordered_fields.WORKER,
         *vllm_fields.WORKER,
         *sglang_fields.WORKER,
@@ -194,15 +195,14 @@ FREE_NODE, NODES_USED, NODES_LEFT, FAULT, EVENT_HEAP = 0, 1, 2, 3, 4
 LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, PASSES = 5, 6, 7, 8, 9, 10
 # SERVING: servers with a job; FREE_FETCH, FETCHES_USED: as for nodes; LOG_FETCHES: entries of the log of fetches.
 SERVING, FREE_FETCH, FETCHES_USED, LOG_FETCHES = 11, 12, 13, 14
-# FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT: as for nodes.
+# FREE_TRANSFER to MOVES_USED: as for nodes.
 FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT = 15, 16, 17, 18, 19
-# FREE_MOVE, MOVES_USED: as for nodes.
 FREE_MOVE, MOVES_USED = 20, 21
 COUNTERS = 22
 
-# Values of counters[FAULT], any of which voids the run.
-# STUCK: requests preempt each other forever, and none makes a token.
-NODE_POOL_FULL, OUT_OF_MEMORY, LOG_FULL, STUCK = 1, 2, 3, 4
+# Values of counters[FAULT], any of which voids the run. STUCK: requests preempt each other forever, and none makes a
+# token. OUT_OF_SLOTS: a step has more adapters than there are slots.
+NODE_POOL_FULL, OUT_OF_MEMORY, LOG_FULL, STUCK, OUT_OF_SLOTS = 1, 2, 3, 4, 5
 
 # Kinds of a logged step; vLLM has only the first.
 ANY_STEP, PREFILL_STEP, DECODE_STEP, MIXED_STEP = 0, 1, 2, 3
@@ -299,8 +299,7 @@ class Sim(Handle):
     stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s,
         lockstep_pad: time of the part shared by DP ranks, by tokens per rank; tokens that the fullest rank's batch is
         padded to.
-    event_heap (W,). counters (COUNTERS,).
-    gaps (BINS,): inter-token latencies (see ``gaps``).
+    event_heap (W,). counters (COUNTERS,). gaps (BINS,): inter-token latencies (see ``gaps``).
     log_steps, log_entries, log_lost: the log, empty where it is off; lost are preempted or retracted requests.
     log_outputs: beside log_entries, with drafted tokens alone.
     """
@@ -310,6 +309,7 @@ class Sim(Handle):
         "fleet": Fleet,
         "trace": Trace,
         "agents": al.Agents,
+        "lora": ll.Lora,
         "seconds": Costs,
         "joules": Costs,
         "attached_joules": Costs,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue
-from hisearch.kernels.engine import decode_log, device, engine_calls, gaps, log, ordered, schedulers
+from hisearch.kernels.engine import decode_log, device, engine_calls, gaps, log, lora, ordered, schedulers
 from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, lists
+from hisearch.kernels.vllm import lora as vllm_lora
 from hisearch.kernels.vllm import memory, output_write_back, step
 
 
@@ -43,9 +44,16 @@ def form(sim, w, now):
 def _admit_waiting(sim, w, now, budget):
     """Admit from the head of the queue until one does not fit, passing over requests that wait for adapters."""
     worker = sim.workers[w]
+    adapters = sim.lora.policy.slots > 0
+    if adapters and worker.waiting > 0:
+        vllm_lora.count_running(sim, w)
     r = worker.waiting_head
     while r >= 0 and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
         after = sim.requests[r].next
+        if adapters and not lora.may_join(sim, w, r):
+            vllm_lora.pass_over(sim, w, r)
+            r = after
+            continue
         if sim.config.objects and not engine_calls.call_engine(sim.config.objects, sim, al.READY, w, r, now):
             r = after
             continue
@@ -55,6 +63,8 @@ def _admit_waiting(sim, w, now, budget):
         if sim.config.objects:
             engine_calls.call_engine(sim.config.objects, sim, al.HOLD, w, r, now)
             engine_calls.call_engine(sim.config.objects, sim, al.LOAD, w, r, now)
+        if adapters:
+            lora.count(sim, w, r)
         budget -= tokens
         r = after
 
@@ -71,6 +81,8 @@ def set_out(sim, w, now, preempted):
         hold_back(sim, w)
         return
     limit = step.fast_forward_limit(sim, w, preempted)
+    if sim.lora.policy.slots > 0 and vllm_lora.prepare_step(sim, w):
+        limit = 1
     if limit > 1:
         worker.fast_forward_s = now
         device.plan_fast_forward(sim, w, now, limit)
@@ -114,7 +126,10 @@ def price(sim, w):
     batch = sim.batch[w]
     decodes = lists.decodes(sim, w)
     add_energy(sim, w, batch, worker.batch_size, *decodes)
-    device_s, host_s = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes)
+    device_s, host_s = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes, worker.lora_s)
+    if sim.lora.policy.slots > 0:
+        lora.account(sim, w, 1)
+        return max(device_s, host_s) + lora.take_stall(sim, w)
     return max(device_s, host_s)
 
 
@@ -274,6 +289,7 @@ def take_in(sim, w):
         if sim.config.log:
             decode_log.fast_forward_steps(sim, w)
         gaps.count_fast_forward(sim, w)
+        lora.account(sim, w, steps)
         device.finish_fast_forward(sim, w)
         queue.take(sim, worker.cache_id, lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages)
         worker.fast_forward_pages = 0
@@ -386,6 +402,8 @@ def engine_entry(sim, op, w, r, now):
         engine_calls.call_engine(sim.config.objects, sim, al.DONE, w, 0, now)
     else:
         queue.reset(sim, w, sim.config.capacity_pages)
+        if sim.lora.policy.slots > 0:
+            lora.reset(sim, w)
         if sim.config.objects:
             engine_calls.call_engine(sim.config.objects, sim, al.BEGIN, w, 0, now)
     return 0

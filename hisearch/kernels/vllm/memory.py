@@ -14,6 +14,7 @@ from hisearch.kernels.engine import engine_calls, log, ordered
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
+from hisearch.kernels.vllm import lora as vllm_lora
 
 _enqueue = fifo("next_aside")
 
@@ -369,6 +370,8 @@ def wait_again(sim, w, r):
     log.lost(sim, r)
     if sim.config.schedule == la.PRIORITY:
         lists.wait_by_urgency(sim, w, r)
+    elif sim.lora.policy.slots > 0:
+        vllm_lora.wait_first(sim, w, r)
     else:
         lists.wait_first(sim, w, r)
 

@@ -11,6 +11,7 @@ from hisearch.kernels.agents import prepare
 from hisearch.kernels.layout import agents as al
 from hisearch.simulate.arrays import adapter_tree
 from hisearch.simulate.arrays.agent_objects import ObjectsDoNotFit, check_sizes, count_of, object_of, scale
+from hisearch.simulate.arrays.lora import adapters_of
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan
@@ -54,12 +55,15 @@ def agents_of(trace: CompiledTrace, plan: AgentPlan | None) -> AgentArrays | Non
     return of_sessions(trace.arrays.session, adapters=any(kind.per == "adapter" for kind in plan.kinds))
 
 
-def arrays_of(trace: CompiledTrace, plan: AgentPlan | None) -> TraceArrays:
-    """The trace's arrays; if the plan has adapters, no two of them share KV."""
+def arrays_of(trace: CompiledTrace, worker: WorkerPlan) -> TraceArrays:
+    """The trace's arrays; if the worker serves adapters, no two of them share KV."""
+    plan = worker.agents
     agents = agents_of(trace, plan)
+    if worker.lora is not None and (adapters := adapters_of(trace)) is not None:
+        return adapter_tree.separate_adapters(trace.arrays, adapters.adapter)
     if agents is None or plan is None or all(kind.per != "adapter" for kind in plan.kinds):
         return trace.arrays
-    return adapter_tree.separate_adapters(trace.arrays, agents)
+    return adapter_tree.separate_adapters(trace.arrays, agents.adapter[agents.agent])
 
 
 def record_count(agents: AgentArrays | None, plan: AgentPlan | None) -> int:

@@ -20,6 +20,7 @@ from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.plans.agent_memory import plan_agents, with_adapters, with_disk
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.groups_plan import GroupsPlan, StatesPlan, WindowsPlan
+from hisearch.simulate.plans.lora_plan import LoraPlan
 from hisearch.simulate.plans.speculation_plan import SpeculationPlan, plan_speculation, with_drafts
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan
 from hisearch.simulate.plans.tiers import TierRefused, Tiers, plan_tiers
@@ -61,7 +62,7 @@ class WorkerPlan:
     tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
     workers_per_node: workers that share stores of node scope.
     split: parallelism of the worker's copy of the model. power: draw besides that of its steps.
-    agents: memory that they need besides KV, and its policy; None: no agents.
+    agents: memory that they need besides KV, and its policy; None: no agents. lora: how adapters are served, or None.
     groups: of KV blocks, under vLLM; None: a single group without a window.
     windows, states: SGLang's pool besides full attention's; None: it has none.
     speculation: drafted tokens, under vLLM and SGLang; None: none.
@@ -79,6 +80,7 @@ class WorkerPlan:
     movement: MovementPlan | None = None
     workers_per_node: int = 1
     agents: AgentPlan | None = None
+    lora: LoraPlan | None = None
     split: Parallelism = UNSPLIT
     power: PowerPlan = PowerPlan()  # noqa: RUF009  (frozen)
     groups: GroupsPlan | None = None
