@@ -330,7 +330,9 @@ def receive(sim, w, r, now):
     elif waits:
         if worker.phase == la.FAST_FORWARDING:
             inbox.cut_fast_forward(sim, w, now)
-    elif worker.phase == la.FAST_FORWARDING and (sim.tiers.storage or not order.closed(sim, w)):
+    elif worker.phase == la.FAST_FORWARDING and (
+        sim.tiers.storage or not order.closed(sim, w) or sim.lora.policy.drain_wait_s > 0.0
+    ):
         device.cut_fast_forward(sim, w, now)
 
 

@@ -53,7 +53,7 @@ def handle(plan: LoraPlan | None, adapters: RequestAdapters | None, requests: in
         workers: how many.
     """
     if plan is None:
-        return _handle(record(ll.POLICY), np.zeros(0, np.int32), 0, 0, 0, False)
+        return _handle(records(1, ll.POLICY), np.zeros(0, np.int32), 0, 0, 0, False)
     count = 0 if adapters is None else len(adapters.names)
     base = np.full(requests, count, np.int32)
     of_request = base if adapters is None else np.where(adapters.adapter >= 0, adapters.adapter, count)
