@@ -99,7 +99,7 @@ def price(sim, w, tokens):
         adapters -= 1
     worker.lora_adapters = adapters
     worker.lora_tokens = tokens
-    worker.lora_s = 0.0
+    worker.lora_s = policy.base_s
     worker.lora_j = 0.0
     if adapters > 0:
         worker.lora_s = policy.step_s + adapters * policy.adapter_s + tokens * policy.token_s
@@ -111,11 +111,11 @@ def account(sim, w, steps):
     """Add ``steps`` steps as ``price`` set them to the totals."""
     worker = sim.workers[w]
     state = sim.lora.states[w]
+    state.step_s += steps * worker.lora_s
     if worker.lora_adapters > 0:
         state.steps += steps
         state.step_adapters += steps * worker.lora_adapters
         state.step_tokens += steps * worker.lora_tokens
-        state.step_s += steps * worker.lora_s
         worker.energy_j += steps * worker.lora_j
 
 

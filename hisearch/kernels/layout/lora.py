@@ -23,7 +23,8 @@ POLICY = np.dtype(
         ("fifo", "i8"),  # 1 where the adapter that came first goes first; else the least recently used
         ("overlaps", "i8"),  # 1 where adapters are copied beside steps, on a stream of their own
         ("drain_wait_s", "f8"),  # wait after which others make room for an adapter; 0: never
-        # What adapters add to a step: if it has any, for each of them, for each token of theirs.
+        # What adapters add to a step: if it has none, if it has any, for each of them, for each token of theirs.
+        ("base_s", "f8"),
         ("step_s", "f8"),
         ("adapter_s", "f8"),
         ("token_s", "f8"),

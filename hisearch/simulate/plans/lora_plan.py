@@ -20,6 +20,7 @@ class LoraPlan:
         load_latency_s, load_s: of a copy of an adapter of the largest rank from host memory into a slot: its fixed
             part, and all of it.
         read_latency_s, read_s: likewise of a read from the disk.
+        base_s: that serving adapters adds to a step without any.
         step_s, adapter_s, token_s: that adapters add to a step that has any, for each of them, for each of their
             tokens.
         adapter_j, token_j: likewise, joules.
@@ -37,6 +38,7 @@ class LoraPlan:
     load_s: float = 0.0
     read_latency_s: float = 0.0
     read_s: float = 0.0
+    base_s: float = 0.0
     step_s: float = 0.0
     adapter_s: float = 0.0
     token_s: float = 0.0
