@@ -15,7 +15,7 @@ from hisearch.simulate.arrays.lora import adapters_of
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan
-from hisearch.traces.agents import AgentArrays, gate_count, of_sessions
+from hisearch.traces.agents import AgentArrays, gate_count, of_requests, of_sessions
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 #: (loading, order) of each policy.
@@ -49,9 +49,14 @@ def evicts_by_predicted_call(plan: AgentPlan | None) -> bool:
 
 
 def agents_of(trace: CompiledTrace, plan: AgentPlan | None) -> AgentArrays | None:
-    """The trace's agents; without any, its sessions if the plan needs agents, each with its own adapter."""
+    """The trace's agents; without any, its sessions if the plan needs agents, each with its own adapter.
+
+    Where the trace names adapters, sessions have those.
+    """
     if trace.agents is not None or plan is None:
         return trace.agents
+    if trace.adapters is not None:
+        return of_requests(trace.arrays.session, trace.adapters)
     return of_sessions(trace.arrays.session, adapters=any(kind.per == "adapter" for kind in plan.kinds))
 
 
