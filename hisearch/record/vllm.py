@@ -210,7 +210,7 @@ class _Run:
             (self.rows[r.request_id]["id"], r.num_computed_tokens - new[r.request_id], new[r.request_id])
             for r in requests
         ]
-        more_s = self.slots.apply(requests) if new and self.slots is not None else 0.0
+        more_s = self.slots.apply(requests, new) if new and self.slots is not None else 0.0
         end_s = self._launch(output, batch, formed_s, more_s) if new else self.clock
         copied: dict[str, Any] = {}
         if self.worker is not None:

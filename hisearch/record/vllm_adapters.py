@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from hisearch.record.adapters import draw_adapters
+from hisearch.record.adapters import draw_adapters, draw_laws, step_more_s
 from hisearch.record.vllm_random import random_case
 from hisearch.record.workload import Row
 
@@ -34,13 +35,13 @@ class Slots:
     """The worker's adapters: vLLM's ``LRUCacheWorkerLoRAManager`` over its model manager, for a model without layers.
 
     Attributes:
-        load_s, read_s: seconds of a copy into a slot, and of a read from the disk.
+        lora: the case's limits and laws.
     """
 
     def __init__(self, lora: dict[str, Any]) -> None:
         from vllm.lora import model_manager, worker_manager
 
-        self.load_s, self.read_s = lora["load_s"], lora["read_s"]
+        self.lora = lora
         self._loads = self._reads = 0
         slots = self
 
@@ -76,12 +77,15 @@ class Slots:
 
         self._worker = Worker()
 
-    def apply(self, requests: list[Any]) -> float:
-        """Seconds that the step of these requests waits for its adapters."""
+    def apply(self, requests: list[Any], new: Mapping[str, int]) -> float:
+        """Seconds that adapters add to the step of these requests, with ``new`` tokens of each."""
         asked = {request.lora_request.lora_int_id: request.lora_request for request in requests if request.lora_request}
         self._loads = self._reads = 0
         self._worker._apply_adapters([asked[number] for number in sorted(asked)])
-        return float(self._loads * self.load_s + self._reads * self.read_s)
+        numbers = [request.lora_request and request.lora_request.lora_int_id for request in requests]
+        work = zip(numbers, (new[request.request_id] for request in requests), strict=True)
+        stall_s = self._loads * self.lora["load_s"] + self._reads * self.lora["read_s"]
+        return float(step_more_s(self.lora, work) + stall_s)
 
 
 def random_adapter_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], int]:
@@ -91,6 +95,6 @@ def random_adapter_case(rng: random.Random) -> tuple[dict[str, Any], list[Row], 
     slots = rng.choice((1, 1, 2, 2, 3, 4, 8))
     settings["lora"] = {
         "max_loras": slots, "max_cpu_loras": rng.choice((0, slots + 1, 2 * slots, slots + count)),
-        "load_s": rng.choice((0.0, 0.0005, 0.003)), "read_s": rng.choice((0.0, 0.02)),
+        "read_s": rng.choice((0.0, 0.02)), **draw_laws(rng),
     }  # fmt: skip
     return settings, rows, block

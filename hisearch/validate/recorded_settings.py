@@ -75,23 +75,35 @@ class SpeculationSettings(_Settings):
         return self
 
 
-class LoraSettings(_Settings):
-    """``config.lora`` of vLLM: limits of adapters, and seconds of a copy into a slot and of a read from the disk."""
+class _LoraLaws(_Settings):
+    """What a step takes longer: for a copy into a slot, if it has adapters, for each, for each of their tokens."""
+
+    load_s: NonNegative = 0.0
+    step_s: NonNegative = 0.0
+    adapter_s: NonNegative = 0.0
+    token_s: NonNegative = 0.0
+
+    @property
+    def laws(self) -> dict[str, float]:
+        """By name."""
+        return {name: getattr(self, name) for name in _LoraLaws.model_fields}
+
+
+class LoraSettings(_LoraLaws):
+    """``config.lora`` of vLLM: limits of adapters, and what a step takes longer for a read from the disk."""
 
     max_loras: Tokens
     max_cpu_loras: NonNegativeInt = 0
-    load_s: NonNegative = 0.0
     read_s: NonNegative = 0.0
 
 
-class SglangLoraSettings(_Settings):
-    """``config.lora`` of SGLang: server arguments by their names, and seconds of a copy into a slot."""
+class SglangLoraSettings(_LoraLaws):
+    """``config.lora`` of SGLang: server arguments by their names."""
 
     max_loras_per_batch: Tokens
     lora_eviction_policy: Literal["lru", "fifo"] = "lru"
     lora_drain_wait_threshold: NonNegative = 0.0
     enable_lora_overlap_loading: bool = False
-    load_s: NonNegative = 0.0
 
 
 def _connector_of(offload: Any) -> str:

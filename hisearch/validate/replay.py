@@ -273,7 +273,7 @@ def _lora(settings: VllmSettings) -> dict[str, Any]:
     if lora is None:
         return {}
     copies = lora.max_cpu_loras or lora.max_loras
-    return {"lora": LoraPlan(lora.max_loras, copies=copies, load_s=lora.load_s, read_s=lora.read_s)}
+    return {"lora": LoraPlan(lora.max_loras, copies=copies, read_s=lora.read_s, **lora.laws)}
 
 
 def _sglang_lora(settings: SglangSettings) -> dict[str, Any]:
@@ -287,7 +287,7 @@ def _sglang_lora(settings: SglangSettings) -> dict[str, Any]:
         fifo=lora.lora_eviction_policy == "fifo",
         overlaps=lora.enable_lora_overlap_loading,
         drain_wait_s=lora.lora_drain_wait_threshold,
-        load_s=lora.load_s,
+        **lora.laws,
     )
     return {"lora": plan}
 

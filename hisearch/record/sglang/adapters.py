@@ -1,8 +1,8 @@
 """LoRA adapters for SGLang's scheduler: the engine's own pool of slots, its drainer and its loader, without weights.
 
-A case's ``lora`` has the server's arguments by their names and ``load_s``, the seconds of a copy into a slot. Without
-``enable_lora_overlap_loading`` a step takes that much longer for each copy; with it, copies run on a stream of their
-own, one after another.
+A case's ``lora`` has the server's arguments by their names and laws (see ``record.adapters``). Without
+``enable_lora_overlap_loading`` a step waits for its copies; with it, they run on a stream of their own, one after
+another.
 """
 
 # mypy: allow-untyped-defs, no-warn-unused-ignores, disable-error-code="has-type,var-annotated,func-returns-value"
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import builtins
 import random
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from hisearch.record.adapters import checked_lora, draw_adapters
+from hisearch.record.adapters import checked_lora, draw_adapters, draw_laws, step_more_s
 from hisearch.record.cases import CaseError, EngineError
 from hisearch.record.sglang.random_cases import draw_case
 from hisearch.record.sglang.scheduler import OrderedSet
@@ -61,7 +62,7 @@ class Adapters:
         from sglang.srt.lora import lora_manager, mem_pool
 
         lora = checked_lora("sglang", given)
-        self.timeline, self.load_s = timeline, lora["load_s"]
+        self.timeline, self.lora, self.load_s = timeline, lora, lora["load_s"]
         self.slots, self.overlaps = lora["max_loras_per_batch"], lora["enable_lora_overlap_loading"]
         self._loads, self._stream_s = 0, 0.0
         adapters = self
@@ -139,13 +140,15 @@ class Adapters:
         self.timeline.wakes.append(lambda: min((event.end for event in loader.lora_to_overlap_load_event.values()), default=None))
         return loader
 
-    def apply(self, batch: Any) -> float:
-        """Seconds that a batch waits for its adapters."""
+    def apply(self, batch: Any, new: Iterable[int]) -> float:
+        """Seconds that adapters add to a batch with ``new`` tokens of each request."""
+        adapters = [request.lora_id for request in batch.reqs]
+        more_s = step_more_s(self.lora, zip(adapters, new, strict=True))
         if self.overlaps:
-            return 0.0
+            return more_s
         self._loads = 0
-        self.manager.fetch_new_loras({request.lora_id for request in batch.reqs})
-        return float(self._loads * self.load_s)
+        self.manager.fetch_new_loras(set(adapters))
+        return float(more_s + self._loads * self.load_s)
 
 
 class _Nothing:
@@ -169,7 +172,7 @@ def random_adapter_case(rng: random.Random, version: str) -> tuple[dict[str, Any
     draw_adapters(rng, rows)
     config["lora"] = {
         "max_loras_per_batch": rng.choice((1, 2, 2, 3, 4, 8)), "lora_eviction_policy": rng.choice(("lru", "lru", "fifo")),
-        "load_s": rng.choice((0.0, 0.0005, 0.003)), "enable_lora_overlap_loading": rng.random() < 0.25,
+        "enable_lora_overlap_loading": rng.random() < 0.25, **draw_laws(rng),
     }  # fmt: skip
     threshold_s = rng.choice((0.0, 0.0, 0.05, 0.5))
     if version != "0.5.9":

@@ -117,7 +117,7 @@ class Recording:
             new = [int(count) for count in batch.extend_lens]
             work = [(name, length - count, count) for name, length, count in zip(names, lengths, new, strict=True)]
         kind = {"extend": "prefill"}.get(mode, mode)
-        more_s = 0.0 if self.adapters is None else self.adapters.apply(batch)
+        more_s = 0.0 if self.adapters is None else self.adapters.apply(batch, [new for _, _, new in work])
         end = self.timeline.launch(kind, work, self.pool(), self.ratio(), more_s)
         for request, length in zip(batch.reqs, lengths, strict=True):
             self._note_cut(batch, request, length)
