@@ -40,6 +40,8 @@ def check_adapters(version: str, config: dict[str, Any], requests: list[Row]) ->
         raise EngineError(str(error)) from None
     if version == "0.5.9" and lora["lora_drain_wait_threshold"]:
         raise EngineError("lora: lora_drain_wait_threshold: sglang 0.5.9 has none")
+    if lora["enable_lora_overlap_loading"] and config.get("scheduler_recv_interval", 1) > 1:
+        raise EngineError("lora: enable_lora_overlap_loading beside scheduler_recv_interval is not recorded")
     for key in ("hicache", "speculation", "sliding_window_size", "max_mamba_cache_size", "enable_priority_scheduling"):
         if config.get(key):
             raise EngineError(f"lora beside {key} is not recorded")
@@ -174,6 +176,8 @@ def random_adapter_case(rng: random.Random, version: str) -> tuple[dict[str, Any
         "max_loras_per_batch": rng.choice((1, 2, 2, 3, 4, 8)), "lora_eviction_policy": rng.choice(("lru", "lru", "fifo")),
         "enable_lora_overlap_loading": rng.random() < 0.25, **draw_laws(rng),
     }  # fmt: skip
+    if config["lora"]["enable_lora_overlap_loading"]:
+        config.pop("scheduler_recv_interval", None)
     threshold_s = rng.choice((0.0, 0.0, 0.05, 0.5))
     if version != "0.5.9":
         config["lora"]["lora_drain_wait_threshold"] = threshold_s

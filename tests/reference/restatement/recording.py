@@ -24,6 +24,7 @@ class Request:
         content: names the tokens of prompt + output.
         priority: lower goes first (vLLM's priority policy).
         pinned: whether the client has the engine ignore end-of-sequence tokens; None: as the configuration says.
+        adapter: number of the LoRA adapter that it asks for; None: the base model.
     """
 
     id: Any
@@ -34,6 +35,7 @@ class Request:
     content: Content
     priority: int = 0
     pinned: bool | None = None
+    adapter: int | None = None
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class VllmConfig:
         """
         if config.get("offload") is not None:
             raise ValueError("offload: the connector is not restated")
-        others = ("max_model_len", "offload", "speculation", *GROUP_SETTINGS)
+        others = ("max_model_len", "offload", "speculation", "lora", *GROUP_SETTINGS)
         settings = {key: value for key, value in config.items() if key not in others}
         return cls(**settings, rules=rules_of("vllm", version))
 
