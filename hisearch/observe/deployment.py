@@ -75,6 +75,8 @@ def _pool(facts: Facts, accelerator: str) -> dict[str, Any]:
             engine[name] = value
         else:
             pool[section] = value
+    if facts.lora is not None:
+        pool["lora"] = dict(facts.lora)
     if facts.speculation is not None:
         engine["speculation"] = dict(facts.speculation)
     return pool

@@ -80,7 +80,9 @@ def _check(case: Case) -> None:
         raise CaseError(f"{case.source}: {case.name}: {problem}")
     named = any("adapter" in row for row in case.requests)
     if named != bool(case.settings.get("lora")):
-        raise CaseError(f"{case.source}: {case.name}: lora: expected with requests that name an adapter, and with them alone")
+        raise CaseError(
+            f"{case.source}: {case.name}: lora: expected with requests that name an adapter, and with them alone"
+        )
     for key in ("offload", "speculation", "sliding_window", "hybrid_window", "mamba_groups"):
         if case.settings.get("lora") and case.settings.get(key):
             raise CaseError(f"{case.source}: {case.name}: lora beside {key} is not recorded")

@@ -78,7 +78,9 @@ def _draw_adapters(
     popularity = np.arange(1, spec.count + 1, dtype=np.float64) ** -spec.zipf
     edges = spec.base_share + (1 - spec.base_share) * np.cumsum(popularity) / popularity.sum()
     drawn = rng.random(len(turns.starts_s))
-    of_session = np.where(drawn < spec.base_share, -1, np.minimum(np.searchsorted(edges, drawn, "right"), spec.count - 1))
+    of_session = np.where(
+        drawn < spec.base_share, -1, np.minimum(np.searchsorted(edges, drawn, "right"), spec.count - 1)
+    )
     adapter = of_session[turns.session[kept]].astype(np.int32)
     digits = len(str(spec.count))
     names = tuple(f"adapter-{number:0{digits}}" for number in range(1, spec.count + 1))

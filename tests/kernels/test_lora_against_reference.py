@@ -56,7 +56,9 @@ def both(recording: EngineRecording) -> tuple[Run, Run]:
         raise
 
 
-@pytest.mark.parametrize(("engine", "version"), [(name, release) for name in ("vllm", "sglang") for release in MODELLED[name]])
+@pytest.mark.parametrize(
+    ("engine", "version"), [(name, release) for name in ("vllm", "sglang") for release in MODELLED[name]]
+)
 @examples(40)
 @given(seed=st.integers(0, 2**40))
 def test_adapters_equal_their_restatement(engine: EngineName, version: str, seed: int) -> None:

@@ -136,9 +136,7 @@ def plan_fast_forward(sim, w, now, limit):
     start, steps = _until_event(sim, w)
     worker.fast_forward_open = 1
     excess = lists.excess_tokens(sim, w)
-    bound = fast_forward_bound(
-        sim.seconds, start, steps, worker.decoding, worker.context_tokens, excess, worker.lora_s
-    )
+    bound = fast_forward_bound(sim.seconds, start, steps, worker.decoding, worker.context_tokens, excess, worker.lora_s)
     heaps.event_set(sim, w, bound)
 
 

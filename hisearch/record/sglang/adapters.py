@@ -139,7 +139,9 @@ class Adapters:
         loader.device_module = SimpleNamespace(Event=Event, current_stream=lambda: current)
         loader.load_stream_context = _Nothing()
         loader.lora_to_overlap_load_event = self.manager.pending_lora_load_events
-        self.timeline.wakes.append(lambda: min((event.end for event in loader.lora_to_overlap_load_event.values()), default=None))
+        self.timeline.wakes.append(
+            lambda: min((event.end for event in loader.lora_to_overlap_load_event.values()), default=None)
+        )
         return loader
 
     def apply(self, batch: Any, new: Iterable[int]) -> float:

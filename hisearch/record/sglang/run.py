@@ -146,6 +146,12 @@ def _request(generation: Any, row: Row, tokens: list[int], vocabulary: int, inde
 
     prompt = generation.id_sequence(tokens[: row["input_tokens"]])
     return Request(
-        row["id"], "", prompt, sampling, eos_token_ids=ends, vocab_size=vocabulary, priority=row.get("priority"),
+        row["id"],
+        "",
+        prompt,
+        sampling,
+        eos_token_ids=ends,
+        vocab_size=vocabulary,
+        priority=row.get("priority"),
         lora_id=adapter_id(row.get("adapter")),
     )
