@@ -27,9 +27,7 @@ LAUNCHED_MODULES: dict[EngineName, tuple[str, ...]] = {
 #: Boards with a Grace, and those with the same accelerator beside x86 processors.
 PAIRS = (("gb200", "b200_sxm"), ("gb300", "b300_sxm"))
 #: Columns of a table that are not sizes.
-NOT_SIZES = frozenset(
-    {"latency", "device", "power", "power_limit", "kernel_source", "framework", "version", "op_name"}
-)
+NOT_SIZES = frozenset({"latency", "device", "power", "power_limit", "kernel_source", "framework", "version", "op_name"})
 
 
 def grace_scale(data: Path, engine: EngineName) -> float:

@@ -8,12 +8,12 @@ from pathlib import Path
 from hisearch.export.benchmark import benchmark_files
 from hisearch.export.context import DEPLOYMENT, README, ExportContext, document_text
 from hisearch.export.engines.agents import notes as notes_on_agents
-from hisearch.export.engines.lora import notes as notes_on_lora
-from hisearch.export.engines.lora import on_other_engine as lora_on_other_engine
 from hisearch.export.engines.alternative import on_other_engine, other_engine
 from hisearch.export.engines.cache_tiers import hicache_gb_per_rank, is_moved_by
 from hisearch.export.engines.cache_tiers import notes as notes_on_tiers
 from hisearch.export.engines.launch import ExportError, Launch
+from hisearch.export.engines.lora import notes as notes_on_lora
+from hisearch.export.engines.lora import on_other_engine as lora_on_other_engine
 from hisearch.export.engines.releases import is_changed
 from hisearch.export.engines.vllm_cache import simulated_block_size, vllm_block_size, vllm_blocks
 from hisearch.export.engines.weights import loading, weights_to_bring

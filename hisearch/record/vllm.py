@@ -98,7 +98,8 @@ def _check(case: Case) -> None:
 
 #: What a random case may have beside the settings of every case.
 FEATURES = {
-    "adapters": vllm_adapters.random_adapter_case, "drafts": vllm_drafts.random_draft_case, "lmcache": random_lmcache_case,
+    "adapters": vllm_adapters.random_adapter_case, "drafts": vllm_drafts.random_draft_case,
+    "lmcache": random_lmcache_case,
     "offload": random_offload_case, "states": random_state_case, "windows": random_window_case,
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from hisearch.record.workload import Row
 
 
 def lora_config(lora: dict[str, Any]) -> Any:
-    """vLLM's settings."""
+    """VLLM's settings."""
     from vllm.config.lora import LoRAConfig
 
     return LoRAConfig(

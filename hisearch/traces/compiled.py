@@ -107,7 +107,8 @@ class CompiledTrace(Shown):
 
     ``known_digest``: the digest, where it was computed before or is not one of the arrays. ``block_tokens`` is the size
     of the blocks by which sharing is known; 1 where it is known to the token. ``agents``: whose requests they are,
-    ``models``: which models they ask for, ``adapters``: which LoRA adapters, where the trace says so. ``notes``: what the trace's file was taken for;
+    ``models``: which models they ask for, ``adapters``: which LoRA adapters, where the trace says so.
+    ``notes``: what the trace's file was taken for;
     ``cautions``: what else a reader of results should know. ``ignore_eos``: whether the engine is asked to ignore
     end-of-sequence tokens; None where nobody says, and then outputs that fill their limit end by it.
     """

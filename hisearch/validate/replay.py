@@ -272,8 +272,9 @@ def _lora(settings: VllmSettings) -> dict[str, Any]:
     lora = settings.lora
     if lora is None:
         return {}
+    laws: dict[str, Any] = lora.laws
     copies = lora.max_cpu_loras or lora.max_loras
-    return {"lora": LoraPlan(lora.max_loras, copies=copies, read_s=lora.read_s, **lora.laws)}
+    return {"lora": LoraPlan(lora.max_loras, copies=copies, read_s=lora.read_s, **laws)}
 
 
 def _sglang_lora(settings: SglangSettings) -> dict[str, Any]:
@@ -281,13 +282,14 @@ def _sglang_lora(settings: SglangSettings) -> dict[str, Any]:
     lora = settings.lora
     if lora is None:
         return {}
+    laws: dict[str, Any] = lora.laws
     plan = LoraPlan(
         lora.max_loras_per_batch,
         base_slot=True,
         fifo=lora.lora_eviction_policy == "fifo",
         overlaps=lora.enable_lora_overlap_loading,
         drain_wait_s=lora.lora_drain_wait_threshold,
-        **lora.laws,
+        **laws,
     )
     return {"lora": plan}
 

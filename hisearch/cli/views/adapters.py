@@ -21,7 +21,8 @@ def adapters_line(result: Result) -> str:
         f"({significant(first.slot_bytes / 2**30)} GiB of device memory a worker)"
     )
     if steps:
-        line += f"; {significant(members / steps)} in a step that has any, which costs {percent(added_s / busy_s)} of all time"
+        line += f"; {significant(members / steps)} in a step that has any, "
+        line += f"which costs {percent(added_s / busy_s)} of all time"
     line += f"; {counted(loads, 'copy', 'copies')} into slots, {significant(load_s)} s"
     if reads:
         line += f"; {counted(reads, 'read')} from disk, {significant(read_s)} s"

@@ -46,8 +46,8 @@ PLACE = np.dtype(
         ("mark", "i8"),  # the newest pass or step that counted it
         ("ready_s", "f8"),  # with overlaps: end of its copy under way; -1: none is
         ("wanted", "i8"),  # the newest fetch that wanted it in a slot
-        # Draining: when the first request that waits for it entered the queue, whether any runs, most tokens that one
-        # of these has to go, whether it has waited too long, whether it may drain, and for which adapter it does, or -1.
+        # Draining: when the first request that waits for it entered the queue, whether any runs, most tokens that
+        # one of these has to go, whether it waited too long, whether it may drain, for which adapter it does, or -1.
         ("since_s", "f8"),
         ("runs", "i8"),
         ("tokens_to_go", "i8"),

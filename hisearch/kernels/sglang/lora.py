@@ -223,7 +223,7 @@ def _bring_adapter(sim, w, a):
 
 @kernel
 def _bring(sim, w, wanted, size):
-    """Bring the first ``size`` adapters of ``wanted``, in rising order, into slots; returns the seconds of the copies."""
+    """Bring the first ``size`` adapters of ``wanted``, in rising order, into slots; returns their copies' seconds."""
     state = sim.lora.states[w]
     base = sim.lora.policy.adapters
     state.fetches += 1

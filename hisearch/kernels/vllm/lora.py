@@ -16,7 +16,7 @@ from hisearch.kernels.traffic import lists
 
 @kernel
 def count_running(sim, w):
-    """Count the adapters of running requests; before ``counts_idle_loras`` those that the pass has put into its step."""
+    """Count the adapters of running requests; before ``counts_idle_loras`` those that its step has so far."""
     lora.begin_count(sim, w)
     serial = sim.workers[w].launched + 1
     r = sim.workers[w].running_head
@@ -107,7 +107,8 @@ def _touch(sim, w, a):
 def prepare_step(sim, w):
     """Bring the adapters of the step just formed into their slots, and set what they add to it.
 
-    Returns whether it waits for any. Faults where it has more of them than there are slots, as releases before ``counts_idle_loras`` may.
+    Returns whether it waits for any. Faults where it has more of them than there are slots, as releases before
+    ``counts_idle_loras`` may.
     """
     worker = sim.workers[w]
     lora.begin_count(sim, w)

@@ -3,8 +3,8 @@
 ``standins`` replaces what needs a GPU. ``timeline`` is the clock and the record. ``scheduler`` with ``before_0_5_10``
 and ``from_0_5_23`` set the engine's scheduler up. ``copies``, ``storage``, ``virtual_threads`` and ``hicache_*`` are
 the laws of the host tier and of storage, ``drafts`` those of drafted tokens. ``windows`` are the pools of sliding
-windows, ``states`` the pool of states of linear attention, ``adapters`` the slots of LoRA adapters. ``random_cases`` draws cases, ``run`` takes one through
-the engine.
+windows, ``states`` the pool of states of linear attention, ``adapters`` the slots of LoRA adapters.
+``random_cases`` draws cases, ``run`` takes one through the engine.
 
 Imports modules of ``record`` and the engine's.
 """

@@ -130,7 +130,7 @@ class Adapters:
                 adapters._stream_s = self.end = begin + copies * adapters.load_s
 
             def query(self) -> bool:
-                return adapters.timeline.clock >= self.end
+                return bool(adapters.timeline.clock >= self.end)
 
         loader = lora_overlap_loader.LoRAOverlapLoader.__new__(lora_overlap_loader.LoRAOverlapLoader)
         loader.lora_manager, loader.load_stream = self.manager, None
@@ -175,7 +175,8 @@ def random_adapter_case(rng: random.Random, version: str) -> tuple[dict[str, Any
         row.pop("priority", None)
     draw_adapters(rng, rows)
     config["lora"] = {
-        "max_loras_per_batch": rng.choice((1, 2, 2, 3, 4, 8)), "lora_eviction_policy": rng.choice(("lru", "lru", "fifo")),
+        "max_loras_per_batch": rng.choice((1, 2, 2, 3, 4, 8)),
+        "lora_eviction_policy": rng.choice(("lru", "lru", "fifo")),
         "enable_lora_overlap_loading": rng.random() < 0.25, **draw_laws(rng),
     }  # fmt: skip
     if config["lora"]["enable_lora_overlap_loading"]:

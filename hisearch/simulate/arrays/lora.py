@@ -49,7 +49,8 @@ def handle(plan: LoraPlan | None, adapters: RequestAdapters | None, requests: in
 
     Args:
         plan: of a worker.
-        adapters: which each of ``requests`` requests asks for; None: all ask for the base model.
+        adapters: which each request asks for; None: all ask for the base model.
+        requests: how many.
         workers: how many.
     """
     if plan is None:
@@ -59,8 +60,8 @@ def handle(plan: LoraPlan | None, adapters: RequestAdapters | None, requests: in
     of_request = base if adapters is None else np.where(adapters.adapter >= 0, adapters.adapter, count)
     policy = record(
         ll.POLICY, slots=plan.slots, adapters=count, copies=plan.copies, base_slot=plan.base_slot, fifo=plan.fifo,
-        overlaps=plan.overlaps, drain_wait_s=plan.drain_wait_s, base_s=plan.base_s, step_s=plan.step_s, adapter_s=plan.adapter_s,
-        token_s=plan.token_s, adapter_j=plan.adapter_j, token_j=plan.token_j,
+        overlaps=plan.overlaps, drain_wait_s=plan.drain_wait_s, base_s=plan.base_s, step_s=plan.step_s,
+        adapter_s=plan.adapter_s, token_s=plan.token_s, adapter_j=plan.adapter_j, token_j=plan.token_j,
     )  # fmt: skip
     arrays = _handle(policy, of_request.astype(np.int32), count, workers, plan.slots, plan.drain_wait_s > 0)
     share = np.ones(count + 1)

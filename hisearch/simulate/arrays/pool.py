@@ -287,7 +287,8 @@ def allocate(
         seed: of the workers' random streams.
         node_limit: cache-tree nodes to reserve.
         log_limit: steps to log.
-        agents: of the requests, if any. adapters: that they ask for.
+        agents: of the requests, if any.
+        adapters: that they ask for.
         places: for each worker, the one whose place on the node it takes; empty: itself.
         pooled: whether follow-ups wait for any request instead of their previous turn.
     """

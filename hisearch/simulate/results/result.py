@@ -50,8 +50,8 @@ class Result:
     observed_s: from the first arrival to the end of the run: the horizon if it was reached, else the last event.
     stores, links: usage of the tiers and the links between them in that time. fetches_ahead: whether storage is read
         for waiting requests.
-    objects: usage of agents' objects, adapters: of LoRA adapters, by worker; empty without. hints: what predictions of agents' calls were
-        worth; None without any.
+    objects: usage of agents' objects, adapters: of LoRA adapters, by worker; empty without. hints: what
+        predictions of agents' calls were worth; None without any.
     asked: the served models, and the model that each request asks for.
     """
 

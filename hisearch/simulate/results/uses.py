@@ -155,7 +155,8 @@ class AdapterUse:
 
     Attributes:
         slots: in device memory. slot_bytes: of all of them, over all ranks.
-        requests: of the run that ask for an adapter. adapters: that they ask for. host_adapters: that host memory holds.
+        requests: of the run that ask for an adapter. adapters: that they ask for.
+        host_adapters: that host memory holds.
         loads: copies into slots. evicted: adapters that lost theirs. load_s: time of the copies.
         reads: from the host's disk. read_s: time of these.
         passed_over: times that the scheduler left a waiting request for want of a place for its adapter.

@@ -47,8 +47,8 @@ class LoraSpec(Strict):
     )
     overlap_loading: bool = Field(
         False,
-        description="SGLang: adapters are copied while other requests compute (--enable-lora-overlap-loading); else the "
-        "step that needs them waits, as always under vLLM.",
+        description="SGLang: adapters are copied while other requests compute (--enable-lora-overlap-loading); else "
+        "the step that needs them waits, as always under vLLM.",
     )
     drain_wait_s: NonNegative = Field(
         0.0,

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from tests.reference.restatement.recording import BatchEntry, Cost, Recording, Request, step_seconds
+from tests.reference.restatement.recording import BatchEntry, Cost, Recording, Request
 from tests.reference.restatement.sglang import SglangWorker
 from tests.reference.restatement.sglang import drive as drive_sglang
 from tests.reference.restatement.sglang_admission import Admission, Verdict
@@ -151,7 +151,7 @@ class SglangLoraWorker(SglangWorker):
     def __init__(self, config: SglangConfig, lora: LoraConfig, cost: Cost) -> None:
         super().__init__(config, cost)
         self.lora = lora
-        self.slots: list[int | None | str] = [None, *["empty"] * (lora.slots - 1)]
+        self.slots: list[int | str | None] = [None, *["empty"] * (lora.slots - 1)]
         self.used: list[int] = []
         self.copying: dict[int | None, float] = {}
         self.stream_s = 0.0
