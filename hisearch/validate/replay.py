@@ -17,13 +17,13 @@ from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
 from hisearch.simulate.plans.groups_plan import GroupsPlan, StatesPlan, WindowsPlan
-from hisearch.simulate.plans.lora_plan import LoraPlan
 from hisearch.simulate.plans.speculation_plan import SpeculationPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.engine_rules import rules_of
 from hisearch.specs.deployments.speculation import SGLANG_SINCE, simulates_drafts
+from hisearch.validate import recorded_adapters
 from hisearch.validate.hicache_settings import HostTierConfig
 from hisearch.validate.recorded_settings import LmcacheSettings, SglangSettings, VllmSettings
 from hisearch.validate.recorded_trace import compiled_trace
@@ -181,11 +181,13 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
     try:
         if isinstance(settings, VllmSettings):
             engine, capacity = _vllm(settings), (settings.num_blocks - 1) * settings.block_size
-            more = _offloading(settings) | _groups(settings) | _speculation(settings) | _lora(settings)
+            more = (
+                _offloading(settings) | _groups(settings) | _speculation(settings) | recorded_adapters.of_vllm(settings)
+            )
             _refuse_long_requests(recording, settings.max_model_len)
         else:
             more = _hicache(recording, settings) | _sglang_speculation(recording, settings)
-            more |= _windows(recording, settings) | _states(recording, settings) | _sglang_lora(settings)
+            more |= _windows(recording, settings) | _states(recording, settings) | recorded_adapters.of_sglang(settings)
             engine, page = _sglang(settings, recording.version), settings.page_size
             capacity = settings.max_total_tokens // page * page
     except ValidationError as error:
@@ -265,33 +267,6 @@ def _speculation(settings: VllmSettings) -> dict[str, Any]:
         drafts.draft_tokens, drafts.draft_tokens if eagle else 0, eagle, tuple(drafts.accepted), drafts.seed
     )
     return {"speculation": plan, "max_request_tokens": settings.max_model_len}
-
-
-def _lora(settings: VllmSettings) -> dict[str, Any]:
-    """Arguments of a plan for the recording's adapters."""
-    lora = settings.lora
-    if lora is None:
-        return {}
-    laws: dict[str, Any] = lora.laws
-    copies = lora.max_cpu_loras or lora.max_loras
-    return {"lora": LoraPlan(lora.max_loras, copies=copies, read_s=lora.read_s, **laws)}
-
-
-def _sglang_lora(settings: SglangSettings) -> dict[str, Any]:
-    """Likewise of SGLang."""
-    lora = settings.lora
-    if lora is None:
-        return {}
-    laws: dict[str, Any] = lora.laws
-    plan = LoraPlan(
-        lora.max_loras_per_batch,
-        base_slot=True,
-        fifo=lora.lora_eviction_policy == "fifo",
-        overlaps=lora.enable_lora_overlap_loading,
-        drain_wait_s=lora.lora_drain_wait_threshold,
-        **laws,
-    )
-    return {"lora": plan}
 
 
 def _sglang_speculation(recording: EngineRecording, settings: SglangSettings) -> dict[str, Any]:

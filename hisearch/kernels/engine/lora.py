@@ -132,6 +132,8 @@ def take_stall(sim, w):
 def reset(sim, w):
     """Empty worker ``w``'s slots and host memory; the base model has the first slot where it takes one."""
     lora = sim.lora
+    if lora.policy.slots == 0:
+        return
     state = lora.states[w]
     state.resident = 0
     state.copies = 0

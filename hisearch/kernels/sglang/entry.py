@@ -379,8 +379,7 @@ def engine_entry(sim, op, w, r, now):
         if sim.config.hicache:
             hicache.reset(sim, w)
             storage.reset(sim, w)
-        if sim.lora.policy.slots > 0:
-            lora.reset(sim, w)
+        lora.reset(sim, w)
         if sim.config.objects:
             engine_calls.call_engine(sim.config.objects, sim, al.BEGIN, w, 0, now)
         sim.workers[w].ratio = initial_ratio(sim)

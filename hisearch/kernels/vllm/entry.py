@@ -73,7 +73,7 @@ def _admit_waiting(sim, w, now, budget):
 def set_out(sim, w, now, preempted):
     """Launch the batch formed at ``now``, or a fast-forward of undisturbed decode steps, or go idle."""
     worker = sim.workers[w]
-    note_peak(sim, w)
+    step.note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
         stand_by(sim, w, now, preempted)
         return
@@ -109,14 +109,6 @@ def hold_back(sim, w):
     """Hold the batch just formed until those of the other DP ranks are formed."""
     worker = sim.workers[w]
     schedulers.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
-
-
-@kernel
-def note_peak(sim, w):
-    """Update the peak of the pages that requests hold."""
-    worker = sim.workers[w]
-    cache = sim.trees[worker.cache_id]
-    worker.peak_pages = max(worker.peak_pages, cache.capacity_pages - cache.free_pages)
 
 
 @kernel
@@ -293,7 +285,7 @@ def take_in(sim, w):
         device.finish_fast_forward(sim, w)
         queue.take(sim, worker.cache_id, lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages)
         worker.fast_forward_pages = 0
-        note_peak(sim, w)
+        step.note_peak(sim, w)
         lists.advance_clock(sim, w, steps)
         _drain(sim, w)
         if sim.config.overlap:
@@ -402,8 +394,7 @@ def engine_entry(sim, op, w, r, now):
         engine_calls.call_engine(sim.config.objects, sim, al.DONE, w, 0, now)
     else:
         queue.reset(sim, w, sim.config.capacity_pages)
-        if sim.lora.policy.slots > 0:
-            lora.reset(sim, w)
+        lora.reset(sim, w)
         if sim.config.objects:
             engine_calls.call_engine(sim.config.objects, sim, al.BEGIN, w, 0, now)
     return 0

@@ -336,3 +336,11 @@ def fast_forward_limit(sim, w, preempted):
         if first >= 0:
             limit = min(limit, memory.steps_to_shared_page(sim, w, first) - 1)
     return 1 + lists.steps_within_pages(sim, w, 1, sim.trees[worker.cache_id].free_pages, limit - 1)
+
+
+@kernel
+def note_peak(sim, w):
+    """Update the peak of the pages that requests hold."""
+    worker = sim.workers[w]
+    cache = sim.trees[worker.cache_id]
+    worker.peak_pages = max(worker.peak_pages, cache.capacity_pages - cache.free_pages)

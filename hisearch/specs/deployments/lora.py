@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from collections.abc import Mapping
+from typing import Literal, get_args
 
 from pydantic import Field
 
 from hisearch.specs.base import Count, DType, NonNegative, Strict
 from hisearch.specs.deployments.agent_memory import TargetName
+from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.versions import precedes
-
-if TYPE_CHECKING:
-    from hisearch.specs.deployments.pool import PoolSpec
 
 #: Values that vLLM accepts for the largest rank (``config.lora.MaxLoRARanks``).
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -57,25 +56,19 @@ class LoraSpec(Strict):
     )
 
 
-def check_lora(pool: PoolSpec) -> None:
+def check_lora(lora: LoraSpec | None, engine: EngineSpec, others: Mapping[str, bool]) -> None:
     """Refuse what the engine does not have, or what is not simulated together with adapters.
+
+    others: by key of the pool, whether it has something that is not simulated together with adapters.
 
     Raises:
         KeyedError: with a key below the pool.
     """
-    lora, engine = pool.lora, pool.engine
     if lora is None:
         return
     if engine.name not in ("vllm", "sglang"):
         raise KeyedError(("lora",), f"adapters are simulated for the engines sglang and vllm, not {engine.name}")
-    for key, given in (
-        ("role", pool.role != "unified"),
-        ("pipeline_parallel", pool.pipeline_parallel > 1),
-        ("attention_data_parallel", pool.attention_data_parallel > 1),
-        ("tiers", bool(pool.tiers)),
-        ("agents", pool.agents is not None),
-        ("devices", pool.devices is not None),
-    ):
+    for key, given in others.items():
         if given:
             raise KeyedError((key,), "not simulated together with lora; leave one of the two out")
     if engine.speculation is not None:

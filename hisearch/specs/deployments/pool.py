@@ -153,7 +153,18 @@ class PoolSpec(Strict):
         check_agents(
             self.agents, engine=engine.name, caching=engine.prefix_caching, eviction=engine.eviction, tiers=tiers
         )
-        check_lora(self)
+        check_lora(
+            self.lora,
+            engine,
+            {
+                "role": self.role != "unified",
+                "pipeline_parallel": self.pipeline_parallel > 1,
+                "attention_data_parallel": self.attention_data_parallel > 1,
+                "tiers": tiers > 0,
+                "agents": self.agents is not None,
+                "devices": self.devices is not None,
+            },
+        )
         check_speculation(
             engine,
             role=self.role,
