@@ -150,6 +150,15 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "managers.scheduler.Scheduler._get_new_batch_prefill_raw",
         ),
         Rule(
+            "counts_chunked_lora",
+            "0.5.23",
+            "Adapters of the running batch count towards max_loras_per_batch, also of requests that have ended. With "
+            "overlapped loading every adapter is copied before a request of it is admitted.",
+            "Those of requests that have ended do not, that of the prompt in chunks does. An adapter that has a slot "
+            "is not copied again. (All in some release after 0.5.9.)",
+            "managers.scheduler.Scheduler._get_new_batch_prefill_raw, lora.lora_overlap_loader.LoRAOverlapLoader",
+        ),
+        Rule(
             "full_if_occupied",
             "0.5.22",
             "Without a host tier, a request that lacks memory marks the batch as full.",

@@ -168,7 +168,7 @@ class TraceFormat(Policy):
     formats of a lower one are recognised first, equal ones by name; a format whose fields hold all of another's needs a
     lower one. records_starts: it says when sessions start. records_think: it says how long follow-ups wait, or has
     none. quantum_s: arrivals that are all multiples of this are spread over it; 0: none are. times: what its times are,
-    in words; "" where their unit is found out. names_adapters: its rows may name LoRA adapters that agents call.
+    in words; "" where their unit is found out. names_adapters: its rows may name LoRA adapters.
     """
 
     takes_parameters: ClassVar[bool] = False

@@ -118,6 +118,14 @@ VLLM_RULES: tuple[Rule, ...] = (
         "sched.scheduler.Scheduler.schedule",
     ),
     Rule(
+        "counts_idle_loras",
+        "0.33.0",
+        "Adapters of requests in the step count towards max_loras. Preempted requests queue behind those that were "
+        "passed over.",
+        "Adapters of all running requests do. Preempted requests queue first. (In some release after 0.19.)",
+        "sched.scheduler.Scheduler.schedule",
+    ),
+    Rule(
         "publishes_accepted",
         "0.33.0",
         "With drafts, a synchronous scheduler lets look-ups find blocks by what is known when they are scheduled.",

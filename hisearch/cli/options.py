@@ -63,7 +63,7 @@ Adapters = Annotated[
     typer.Option(
         "--adapters",
         metavar="NAME=RANK,…",
-        help="Of agents' calls: which of the models that they ask for, or of a table's column adapter, are LoRA "
+        help="Which of the models that calls and logs ask for, or of a table's column adapter, are LoRA "
         "adapters, and their ranks; a name alone: the deployment's rank.",
     ),
 ]

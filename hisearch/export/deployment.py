@@ -12,6 +12,8 @@ from hisearch.export.engines.alternative import on_other_engine, other_engine
 from hisearch.export.engines.cache_tiers import hicache_gb_per_rank, is_moved_by
 from hisearch.export.engines.cache_tiers import notes as notes_on_tiers
 from hisearch.export.engines.launch import ExportError, Launch
+from hisearch.export.engines.lora import notes as notes_on_lora
+from hisearch.export.engines.lora import on_other_engine as lora_on_other_engine
 from hisearch.export.engines.releases import is_changed
 from hisearch.export.engines.vllm_cache import simulated_block_size, vllm_block_size, vllm_blocks
 from hisearch.export.engines.weights import loading, weights_to_bring
@@ -104,6 +106,7 @@ def _on_other_engine(export: Export) -> tuple[Export, list[str]]:
     if pool.agents is not None:
         tier_notes = [*tier_notes, "Agents' objects other than KV are not simulated for it, and no flags are written."]
         pool = pool.model_copy(update={"agents": None})
+    pool = pool.model_copy(update={"lora": lora_on_other_engine(pool.lora)})
     deployment = export.deployment.model_copy(update={"pools": [pool]})
     other = export_of(deployment, [launch._replace(pool=pool)], export.slots, context=export.context)
     return other, [*notes, *tier_notes, *_checkpoint_notes(export, other)]
@@ -134,7 +137,7 @@ def _notes(launch: Launch) -> list[str]:
         loading=f"{sentence}." if sentence else "",
         tiers=format_tiers(pool) if pool.engine.prefix_caching else "",
         devices=format_devices(pool.devices) if pool.devices is not None else "",
-        engine_notes=[*notes_on_tiers(pool), *notes_on_agents(pool, launch.objects_bytes)],
+        engine_notes=[*notes_on_tiers(pool), *notes_on_agents(pool, launch.objects_bytes), *notes_on_lora(pool)],
         host_gb=host_gb,
         host_tokens=host_tokens,
         kv_capacity_tokens=launch.kv_capacity_tokens,

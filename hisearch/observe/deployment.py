@@ -75,6 +75,8 @@ def _pool(facts: Facts, accelerator: str) -> dict[str, Any]:
         for inner in sections:
             section = section.setdefault(inner, {})
         section[name] = value
+    if facts.lora is not None:
+        pool["lora"] = dict(facts.lora)
     if facts.speculation is not None:
         engine["speculation"] = dict(facts.speculation)
     return pool

@@ -74,7 +74,8 @@ class Facts:
     """What a server says of itself.
 
     model: as it was started with. settings: key of a Deployment's pool, dotted -> value. kv_tokens: of its KV memory,
-    of one attention group. gpu: the accelerator's name where it is told. speculation: of a Deployment's engine.
+    of one attention group. gpu: the accelerator's name where it is told. speculation: of a Deployment's engine,
+    lora: of its pool.
     """
 
     engine: EngineName
@@ -85,6 +86,7 @@ class Facts:
     gpu: str = ""
     max_context_tokens: int | None = None
     speculation: Mapping[str, Any] | None = None
+    lora: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = field(default=())
 
 

@@ -10,7 +10,8 @@ import random
 from collections import deque
 from typing import Any
 
-from hisearch.record import drafts, vllm_drafts, vllm_lmcache, vllm_offload
+from hisearch.record import drafts, vllm_adapters, vllm_drafts, vllm_lmcache, vllm_offload
+from hisearch.record.adapters import checked_lora
 from hisearch.record.cases import LAW, Case, CaseError, step_latency_s
 from hisearch.record.vllm_random import (
     random_case,
@@ -78,6 +79,14 @@ def _check(case: Case) -> None:
         raise CaseError(f"{case.source}: {case.name}: offload: vLLM 0.19 is recorded with synchronous scheduling alone")
     if case.settings.get("speculation") and (problem := drafts.problem(case.settings["speculation"])):
         raise CaseError(f"{case.source}: {case.name}: {problem}")
+    named = any("adapter" in row for row in case.requests)
+    if named != bool(case.settings.get("lora")):
+        raise CaseError(
+            f"{case.source}: {case.name}: lora: expected with requests that name an adapter, and with them alone"
+        )
+    for key in ("offload", "speculation", "sliding_window", "hybrid_window", "mamba_groups", "decode_context_parallel_size"):
+        if case.settings.get("lora") and case.settings.get(key):
+            raise CaseError(f"{case.source}: {case.name}: lora beside {key} is not recorded")
     ranks = case.settings.get("decode_context_parallel_size", 1)
     usable = (case.settings["num_blocks"] - 1) * case.settings["block_size"] * ranks
     longest = min(usable, case.settings.get("max_model_len", 65536) - 1)
@@ -91,7 +100,8 @@ def _check(case: Case) -> None:
 
 #: What a random case may have beside the settings of every case.
 FEATURES = {
-    "context": random_context_case, "drafts": vllm_drafts.random_draft_case, "lmcache": random_lmcache_case,
+    "adapters": vllm_adapters.random_adapter_case, "context": random_context_case,
+    "drafts": vllm_drafts.random_draft_case, "lmcache": random_lmcache_case,
     "offload": random_offload_case, "states": random_state_case, "windows": random_window_case,
 }  # fmt: skip
 
@@ -141,6 +151,9 @@ class _Run:
         self.rows = {str(row["id"]): row for row in case.requests}
         speculation = case.settings.get("speculation")
         self.drafts = vllm_drafts.Drafts(speculation, list(self.rows)) if speculation else None
+        self.slots = None
+        if case.settings.get("lora"):
+            self.slots = vllm_adapters.Slots(checked_lora("vllm", case.settings["lora"]))
         self.texts = {str(name): text for name, text in token_texts(case.requests, case.settings[BLOCK_KEY]).items()}
         self.waiting = deque(case.requests)
         self.clock = self.device_free_s = 0.0
@@ -202,7 +215,8 @@ class _Run:
             (self.rows[r.request_id]["id"], r.num_computed_tokens - new[r.request_id], new[r.request_id])
             for r in requests
         ]
-        end_s = self._launch(output, batch, formed_s) if new else self.clock
+        more_s = self.slots.apply(requests, new) if new and self.slots is not None else 0.0
+        end_s = self._launch(output, batch, formed_s, more_s) if new else self.clock
         copied: dict[str, Any] = {}
         if self.worker is not None:
             copied = {"kv_connector_output": self.worker.step(output, bool(new), self.device_free_s)}
@@ -210,8 +224,8 @@ class _Run:
         sampling = [request.request_id for request in requests if not request.is_prefill_chunk]
         self.outstanding.append((output, sampling, copied, end_s))
 
-    def _launch(self, output: Any, batch: list[tuple[Any, int, int]], formed_s: float) -> float:
-        """Queue a batch, formed at ``formed_s``, on the device; when it ends."""
+    def _launch(self, output: Any, batch: list[tuple[Any, int, int]], formed_s: float, more_s: float) -> float:
+        """Queue a batch, formed at ``formed_s``, which waits ``more_s`` for adapters, on the device; when it ends."""
         start_s = max(self.clock, self.device_free_s)
         step: dict[str, Any] = {"start_s": round(start_s, 9)}
         if self.asynchronous:
@@ -222,7 +236,7 @@ class _Run:
         if self.drafts is not None:
             self.device_free_s = start_s + drafts.step_latency_s(batch)
         elif self.lmcache is None:
-            self.device_free_s = start_s + step_latency_s(batch)
+            self.device_free_s = start_s + (step_latency_s(batch) + more_s)
         else:
             self.device_free_s, held_s = self.lmcache.run(output, start_s, step_latency_s(batch))
             self.clock = self.clock if held_s is None else held_s
@@ -276,7 +290,7 @@ class _Run:
         return Request(
             request_id=name, prompt_token_ids=self.texts[name][: row["input_tokens"]], sampling_params=parameters,
             pooling_params=None, arrival_time=row["arrival_s"], priority=row.get("priority", 0),
-            block_hasher=self.hasher,
+            block_hasher=self.hasher, lora_request=vllm_adapters.lora_request(row.get("adapter")),
         )  # fmt: skip
 
 

@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hisearch.record import vllm_drafts, vllm_lmcache, vllm_offload
+from hisearch.record import vllm_adapters, vllm_drafts, vllm_lmcache, vllm_offload
+from hisearch.record.adapters import checked_lora
 from hisearch.record.cases import CaseError, EngineError, Setting
 
 VERSIONS = ((0, 19), (0, 33))
@@ -43,6 +44,7 @@ SETTINGS = {
     ),
     "offload": Setting("offload", (dict,), "a mapping", default={}),
     "speculation": Setting("speculation", (dict,), "a mapping", default={}),
+    "lora": Setting("lora", (dict,), "a mapping", default={}),
 }
 #: Settings under the same name in a recording and as an argument of vLLM's ``SchedulerConfig``.
 _SCHEDULER_KEYS = (
@@ -138,6 +140,8 @@ def make_scheduler(settings: dict[str, Any]) -> tuple[Any, Any]:
     )  # fmt: skip
     if settings.get("speculation"):
         config.speculative_config = vllm_drafts.speculative_config(settings["speculation"], config)
+    if settings.get("lora"):
+        config.lora_config = vllm_adapters.lora_config(checked_lora("vllm", settings["lora"]))
     config.cache_config.num_gpu_blocks = settings["num_blocks"]
     # There is one rank: only the scheduler's counting of blocks is asked for.
     ranks = config.parallel_config.decode_context_parallel_size = settings.get("decode_context_parallel_size", 1)

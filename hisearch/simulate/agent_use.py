@@ -21,7 +21,8 @@ from hisearch.traces.compiled import CompiledTrace
 def caveats(plans: Sequence[WorkerPlan], trace: CompiledTrace) -> tuple[str, ...]:
     """What is doubtful about adapters and memories: of a workload whose deployment has none, or the other way round."""
     held = {kind.per for plan in plans if plan.agents is not None for kind in plan.agents.kinds}
-    return (*_adapter_caveats("adapter" in held, trace), *_memory_caveats("memory" in held, trace))
+    serves = "adapter" in held or any(plan.lora is not None for plan in plans)
+    return (*_adapter_caveats(serves, "adapter" in held, trace), *_memory_caveats("memory" in held, trace))
 
 
 def _memory_caveats(held: bool, trace: CompiledTrace) -> tuple[str, ...]:
@@ -39,9 +40,9 @@ def _memory_caveats(held: bool, trace: CompiledTrace) -> tuple[str, ...]:
     return ()
 
 
-def _adapter_caveats(held: bool, trace: CompiledTrace) -> tuple[str, ...]:
+def _adapter_caveats(held: bool, placed: bool, trace: CompiledTrace) -> tuple[str, ...]:
     if trace.agents is None:
-        if not held:
+        if not held or trace.adapters is not None or not placed:
             return ()
         count = len(np.unique(trace.arrays.session))
         return (
@@ -49,7 +50,7 @@ def _adapter_caveats(held: bool, trace: CompiledTrace) -> tuple[str, ...]:
             "name them in the trace form for agents (docs/traces.md)",
         )
     adapters = len(np.unique(trace.agents.adapter[trace.agents.adapter >= 0]))
-    if held and not adapters:
+    if placed and not adapters:
         agents = counted(len(trace.agents.adapter), "agent")
         return (
             f"the deployment has places for adapters, and the workload's {agents} name none: the places and the time "

@@ -20,6 +20,7 @@ from hisearch.simulate.arrays import fleet as fleet_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.arrays import pool as pool_arrays
 from hisearch.simulate.arrays.agent_objects import ObjectsDoNotFit
+from hisearch.simulate.arrays.lora import adapters_of
 from hisearch.simulate.plans.fleet import NEVER, FleetPlan, GiveUp, PoolPlan
 from hisearch.simulate.plans.models import ModelNotServed, models_of_requests
 from hisearch.simulate.plans.plan import WorkerPlan
@@ -297,7 +298,7 @@ def allocate(
     the plan's, shape (N,); None for a single model. All else is that of ``simulate_fleet``.
     """
     arrays = front_end.delayed(
-        agent_arrays.arrays_of(trace, plan.pools[0].plan.agents),
+        agent_arrays.arrays_of(trace, plan.pools[0].plan),
         plan,
         trace,
         load,
@@ -335,6 +336,7 @@ def allocate(
                 node_limit=rooms[p],
                 log_limit=log_limit,
                 agents=agent_arrays.agents_of(trace, pool.plan.agents),
+                adapters=adapters_of(trace),
                 places=pool.places,
                 pooled=pooled,
             )
@@ -349,6 +351,11 @@ def _failure(plan: WorkerPlan, fault: int, end_s: float) -> EngineOutOfMemory:
         return EngineOutOfMemory(
             f"{plan.engine.name} would stop for want of memory at {end_s:.3f} s: its admission rule let in more "
             f"than {plan.kv_capacity_tokens} KV tokens hold; lower chunk_tokens or max_running_requests"
+        )
+    if fault == la.OUT_OF_SLOTS:
+        return EngineOutOfMemory(
+            f"{plan.engine.name} {plan.engine.version} would stop at {end_s:.3f} s: a step has more adapters than "
+            "lora.max_loras, which newer releases rule out"
         )
     assert fault == la.STUCK
     return EngineStuck(

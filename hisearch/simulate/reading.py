@@ -10,7 +10,7 @@ import numpy as np
 from hisearch.base.dtypes import I4
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.simulate import agent_use, draft_use, front_end, tier_use
+from hisearch.simulate import agent_use, draft_use, front_end, lora_use, tier_use
 from hisearch.simulate.arrays import fleet as fleet_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
 from hisearch.simulate.arrays.agents import agents_of
@@ -53,6 +53,7 @@ def result_of(
             dict.fromkeys(
                 (
                     *agent_use.caveats(plans, trace),
+                    *lora_use.caveats(plans, trace),
                     *(warning for worker in plans for warning in worker.costs.warnings),
                     *draft_use.notes([pool.plan for pool in plan.pools if pool.role != "prefill"], trace),
                 )
@@ -76,6 +77,7 @@ def result_of(
             for p, sim in enumerate(sims)
             for use in agent_use.object_uses(plans[p].agents, sim, plans[p].ranks, agents_of(trace, plans[p].agents))
         ),
+        adapters=tuple(use for p, sim in enumerate(sims) for use in lora_use.adapter_uses(plans[p], sim, trace)),
         hints=agent_use.hint_quality(plans[0].agents, sims[0]),
         asked=request_models,
     )

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hisearch.base.dtypes import F8, I4, I8
+from hisearch.traces.adapters import RequestAdapters
 
 #: Trigger of a hint that is known from the trace's start.
 AT_START = -1
@@ -210,6 +211,15 @@ def without_hints(agent: I4, adapter: I4, *, gate: I4 | None = None, behind: I4 
             by_frames=np.zeros(1, np.int32),
         )
     )
+
+
+def of_requests(session: I4, adapters: RequestAdapters) -> AgentArrays:
+    """Each session of a trace as an agent, or as several, one for each adapter that its requests ask for."""
+    pairs = session.astype(np.int64) * (len(adapters.names) + 1) + adapters.adapter + 1
+    known, agent = np.unique(pairs, return_inverse=True)
+    adapter = (known % (len(adapters.names) + 1) - 1).astype(np.int32)
+    arrays = without_hints(agent.astype(np.int32), adapter)
+    return arrays._replace(adapter_rank=adapters.rank, adapter_names=adapters.names)
 
 
 def of_sessions(session: I4, *, adapters: bool) -> AgentArrays:

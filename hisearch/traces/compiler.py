@@ -9,6 +9,9 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.specs.workloads.workload import FollowUps
+from hisearch.traces.adapters import RequestAdapters
+from hisearch.traces.adapters import chosen as chosen_adapters
+from hisearch.traces.adapters import frozen as frozen_adapters
 from hisearch.traces.agents import AgentArrays, frozen, reordered
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.distance_units import distance_caveat
@@ -91,7 +94,10 @@ def compile_trace(trace: Trace, name: str, follow_ups: FollowUps = "auto") -> Co
     if agents is not None and (caveat := distance_caveat(agents, arrays.arrival_s, arrays.previous, arrays.think_s)):
         warnings = (*warnings, caveat)
     models = chosen(trace.models, order)
-    return freeze(name, arrays, ids, trace.skipped_rows, warnings, trace.block_tokens, agents, models, trace.notes)
+    return freeze(
+        name, arrays, ids, trace.skipped_rows, warnings, trace.block_tokens, agents, models, trace.notes,
+        adapters=chosen_adapters(trace.adapters, order),
+    )  # fmt: skip
 
 
 def _think_times(trace: Trace) -> tuple[F8, tuple[str, ...]]:
@@ -120,6 +126,7 @@ def freeze(
     models: RequestModels | None = None,
     notes: tuple[str, ...] = (),
     ignore_eos: bool | None = None,
+    adapters: RequestAdapters | None = None,
 ) -> CompiledTrace:
     """A compiled trace of contiguous, read-only arrays of the contract's types."""
     columns: dict[str, Any] = {}
@@ -131,7 +138,7 @@ def freeze(
     requested = None if models is None else frozen_models(models)
     return CompiledTrace(
         name, result, request_ids, None, skipped_rows, cautions, block_tokens, frozen_agents, requested, notes,
-        ignore_eos,
+        ignore_eos, None if adapters is None else frozen_adapters(adapters),
     )  # fmt: skip
 
 
@@ -162,4 +169,5 @@ def scale_load(trace: CompiledTrace, factor: float) -> CompiledTrace:
         trace.models,
         trace.notes,
         trace.ignore_eos,
+        trace.adapters,
     )

@@ -75,6 +75,37 @@ class SpeculationSettings(_Settings):
         return self
 
 
+class _LoraLaws(_Settings):
+    """What a step takes longer: for a copy into a slot, if it has adapters, for each, for each of their tokens."""
+
+    load_s: NonNegative = 0.0
+    step_s: NonNegative = 0.0
+    adapter_s: NonNegative = 0.0
+    token_s: NonNegative = 0.0
+
+    @property
+    def laws(self) -> dict[str, float]:
+        """By name."""
+        return {name: getattr(self, name) for name in _LoraLaws.model_fields}
+
+
+class LoraSettings(_LoraLaws):
+    """``config.lora`` of vLLM: limits of adapters, and what a step takes longer for a read from the disk."""
+
+    max_loras: Tokens
+    max_cpu_loras: NonNegativeInt = 0
+    read_s: NonNegative = 0.0
+
+
+class SglangLoraSettings(_LoraLaws):
+    """``config.lora`` of SGLang: server arguments by their names."""
+
+    max_loras_per_batch: Tokens
+    lora_eviction_policy: Literal["lru", "fifo"] = "lru"
+    lora_drain_wait_threshold: NonNegative = 0.0
+    enable_lora_overlap_loading: bool = False
+
+
 def _connector_of(offload: Any) -> str:
     given = offload.get("connector") if isinstance(offload, dict) else getattr(offload, "connector", None)
     return "offload" if given is None else "lmcache"
@@ -111,6 +142,7 @@ class VllmSettings(_Settings):
     ) = None
 
     speculation: SpeculationSettings | None = None
+    lora: LoraSettings | None = None
 
     @model_validator(mode="after")
     def _check(self) -> VllmSettings:
@@ -129,6 +161,10 @@ class VllmSettings(_Settings):
             raise ValueError("mamba_groups with prefix needs chunked_prefill: states are kept at the ends of chunks")
         if self.offload is not None and self.has_groups:
             raise ValueError("offload beside sliding_window, hybrid_window or mamba_groups is not simulated")
+        if self.lora is not None and (self.offload is not None or self.has_groups or self.speculation is not None):
+            raise ValueError(
+                "lora beside offload, speculation, sliding_window, hybrid_window or mamba_groups is not simulated"
+            )
         if self.speculation is not None and (self.offload is not None or self.has_groups):
             raise ValueError(
                 "speculation beside offload, sliding_window, hybrid_window or mamba_groups is not simulated"
@@ -175,6 +211,7 @@ class SglangSettings(_Settings):
     prefill_max_requests: Tokens | None = None
     hicache: dict[str, Any] | None = None
     speculation: SpeculationSettings | None = None
+    lora: SglangLoraSettings | None = None
     sliding_window_size: Tokens | None = None
     swa_max_total_num_tokens: Tokens | None = None
     max_mamba_cache_size: Tokens | None = None
@@ -221,6 +258,12 @@ class SglangSettings(_Settings):
                 raise ValueError(f"speculation beside {name} is not simulated")
         if self.dcp_size > 1 and (self.hicache or self.speculation or self.has_windows or self.has_states):
             raise ValueError("dcp_size is simulated without hicache, speculation, windows and states")
+        others |= {name: bool(getattr(self, name)) for name in ("speculation", "has_windows", "has_states")}
+        del others["enable_mixed_chunk"]
+        others["dcp_size"] = self.dcp_size > 1
+        for name, given in others.items():
+            if self.lora is not None and given:
+                raise ValueError(f"lora beside {name} is not simulated")
         self._check_windows()
         self._check_states()
         return self

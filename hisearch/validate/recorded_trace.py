@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.specs.deployments.engine_rules import rules_in_force
+from hisearch.traces.adapters import RequestAdapters
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.reading.source import Requests
@@ -28,7 +29,25 @@ def compiled_trace(recording: EngineRecording) -> CompiledTrace:
     if priority.max() >= 2**31:
         raise recording.error("requests", f"priorities differ by {priority.max()}, which a trace cannot hold")
     limits = [declared_limit(recording, row) for row in rows]
-    return trace_of(requests, block, recording.path.name, priority, limits)
+    adapters = _adapters(recording)
+    return trace_of(requests, block, recording.path.name, priority, limits, adapters)
+
+
+def _adapters(recording: EngineRecording) -> RequestAdapters | None:
+    """The adapters that requests name, in the order of their numbers, in which recorders have engines go through them.
+
+    Raises:
+        RecordingError: requests name adapters, and the engine serves none.
+    """
+    numbers = sorted({row.adapter for row in recording.requests if row.adapter is not None})
+    if not numbers:
+        return None
+    if recording.settings.lora is None:
+        raise recording.error("requests", "requests name an adapter, and config has no lora")
+    of = {number: k for k, number in enumerate(numbers)}
+    adapter = [-1 if row.adapter is None else of[row.adapter] for row in recording.requests]
+    names = tuple(str(number) for number in numbers)
+    return RequestAdapters(names, np.zeros(len(names), np.int32), np.array(adapter, np.int32))
 
 
 def declared_limit(recording: EngineRecording, row: RequestRow) -> int:
@@ -61,6 +80,7 @@ def trace_of(
     name: str,
     priority: np.ndarray | None = None,
     max_output_tokens: list[int] | None = None,
+    adapters: RequestAdapters | None = None,
 ) -> CompiledTrace:
     """Requests with independent arrivals that share the blocks of equal ids, compiled.
 
@@ -70,6 +90,7 @@ def trace_of(
         name: of the trace.
         priority: shape (N,), from 0, lower first; all alike where None.
         max_output_tokens: declared limits; the outputs' lengths where None.
+        adapters: that they ask for.
     """
     shares_with, shared_tokens = requests.share_blocks(block_tokens)
     trace = make_trace(
@@ -82,5 +103,6 @@ def trace_of(
         shares_with=shares_with,
         shared_tokens=shared_tokens,
         block_tokens=block_tokens,
+        adapters=adapters,
     )
     return compile_trace(trace, name)

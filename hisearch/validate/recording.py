@@ -43,6 +43,7 @@ class RequestRow(Row):
     block_ids: list[_BlockId]
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
     max_output_tokens: Tokens | None = None
+    adapter: Tokens | None = None
 
 
 class StepRow(Row):

@@ -24,6 +24,7 @@ from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.engine_rules import rules_of
 from hisearch.specs.deployments.speculation import SGLANG_SINCE, simulates_drafts
 from hisearch.specs.machines.parallelism import Parallelism
+from hisearch.validate import recorded_adapters
 from hisearch.validate.hicache_settings import HostTierConfig
 from hisearch.validate.recorded_settings import LmcacheSettings, SglangSettings, VllmSettings
 from hisearch.validate.recorded_trace import compiled_trace
@@ -181,11 +182,13 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
     try:
         if isinstance(settings, VllmSettings):
             engine, capacity = _vllm(settings), (settings.num_blocks - 1) * settings.block_tokens
-            more = _offloading(settings) | _groups(settings) | _speculation(settings)
+            more = (
+                _offloading(settings) | _groups(settings) | _speculation(settings) | recorded_adapters.of_vllm(settings)
+            )
             _refuse_long_requests(recording, settings.max_model_len)
         else:
             more = _hicache(recording, settings) | _sglang_speculation(recording, settings)
-            more |= _windows(recording, settings) | _states(recording, settings)
+            more |= _windows(recording, settings) | _states(recording, settings) | recorded_adapters.of_sglang(settings)
             engine, page = _sglang(settings, recording.version), settings.block_tokens
             more["split"] = Parallelism(settings.dcp_size, decode_context=settings.dcp_size)
             capacity = settings.max_total_tokens // page * page

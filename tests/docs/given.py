@@ -132,6 +132,12 @@ def _classes(path: Path) -> None:
     path.write_text("\n".join(["ts,prompt,answer,class,reasoning", *rows]) + "\n")
 
 
+def _adapters(path: Path) -> None:
+    """Requests for three adapters and for the base model, a minute of them."""
+    rows = [f"{at / 2},{300 + 7 * at % 4000},{20 + at % 90},{('', 'sql', 'law', 'chat')[at % 4]}" for at in range(120)]
+    path.write_text("\n".join(["ts,prompt,answer,lora", *rows]) + "\n")
+
+
 def _of_a_model(path: Path) -> None:
     """A trace whose requests name their model, to be merged with another's."""
     write_trace(in_arrival_order(asking_for(_generated(), "llama-3.1-8b")), path)
@@ -236,6 +242,7 @@ _MAKERS: dict[str, Callable[[Path], None]] = {
     "spans.jsonl": _spans,
     "own.csv": _own,
     "gateway.csv": _classes,
+    "lora.csv": _adapters,
     "spend-logs.csv": _spend_logs,
     "my-model/config.json": _config,
     "a.yaml": _deployment,

@@ -56,6 +56,7 @@ _BOTH: Settings = {
     "host memory": ({}, {"tiers": [_DRAM]}),
     "pages of 32": ({"page_tokens": 32}, {}),
     "adapters": ({}, {"agents": _ADAPTERS}),
+    "slots of adapters": ({}, {"lora": {"max_loras": 4, "rank": 32, "targets": ["q", "k", "v", "o"]}}),
 }
 _OF_ENGINE: dict[str, Settings] = {
     "vllm": {

@@ -13,8 +13,8 @@ from hisearch.validate.recorded_trace import declared_limit
 from hisearch.validate.recording import EngineRecording, RequestRow
 from hisearch.validate.replay import Decision, Run
 from hisearch.validate.step_law import StepLaw
-from tests.reference.restatement import sglang, sglang_states, sglang_windows, vllm, vllm_groups, vllm_states
-from tests.reference.restatement.content import BlockContent
+from tests.reference.restatement import lora, sglang, sglang_states, sglang_windows, vllm, vllm_groups, vllm_states
+from tests.reference.restatement.content import AdapterContent, BlockContent, Content
 from tests.reference.restatement.recording import Cost, Recording, Request, Step
 from tests.reference.restatement.sglang_state import SglangConfig
 
@@ -70,6 +70,9 @@ def _replay_vllm(recording: EngineRecording, settings: VllmSettings, requests: l
         return vllm_states.replay(vllm_states.StatesConfig.from_recording(given, recording.version), requests, cost)
     if settings.has_groups:
         return vllm_groups.replay(vllm_groups.GroupsConfig.from_recording(given, recording.version), requests, cost)
+    if settings.lora is not None:
+        worker = vllm.VllmConfig.from_recording(given, recording.version)
+        return lora.replay_vllm(worker, lora.LoraConfig.from_recording(given["lora"]), requests, cost)
     return vllm.replay(vllm.VllmConfig.from_recording(given, recording.version), requests, cost)
 
 
@@ -92,12 +95,17 @@ def _replay_sglang(
         config = replace(config, jumps=recording.jumps)
     except ValueError as error:
         raise recording.error("config", str(error)) from None
+    if settings.lora is not None:
+        limits = lora.LoraConfig.from_recording(settings.lora.model_dump())
+        return lora.replay_sglang(config, limits, requests, cost)
     return sglang.replay(config, requests, cost)
 
 
 def _restated(index: int, row: RequestRow, recording: EngineRecording) -> Request:
     """A request whose output length the engine knows."""
-    content = BlockContent(index, row.block_ids, recording.block_tokens)
+    content: Content = BlockContent(index, row.block_ids, recording.block_tokens)
+    if row.adapter is not None:
+        content = AdapterContent(row.adapter, content)
     limit = declared_limit(recording, row)
     return Request(
         index,
@@ -108,6 +116,7 @@ def _restated(index: int, row: RequestRow, recording: EngineRecording) -> Reques
         content,
         row.priority,
         row.max_output_tokens is None,
+        row.adapter,
     )
 
 

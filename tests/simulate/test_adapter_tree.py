@@ -66,7 +66,7 @@ def test_two_requests_share_what_they_did_under_one_adapter_and_nothing_under_tw
     family: tuple[TraceArrays, AgentArrays],
 ) -> None:
     before, agents = family
-    after = adapter_tree.separate_adapters(before, agents)
+    after = adapter_tree.separate_adapters(before, agents.adapter[agents.agent])
     of = agents.adapter[agents.agent]
     assert (after.parent[1:] < np.arange(1, len(after.parent))).all()
     assert after.parent[0] == -1
@@ -82,7 +82,7 @@ def test_two_requests_share_what_they_did_under_one_adapter_and_nothing_under_tw
 def test_without_two_adapters_on_one_path_nothing_changes() -> None:
     trace = population(adapters=0)
     assert trace.agents is not None
-    assert adapter_tree.separate_adapters(trace.arrays, trace.agents) is trace.arrays
+    assert adapter_tree.separate_adapters(trace.arrays, trace.agents.adapter[trace.agents.agent]) is trace.arrays
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
@@ -118,7 +118,7 @@ def test_an_endless_cache_hits_what_the_tree_of_its_adapters_has_in_common(numbe
     trace = population(agents=10, calls=200, adapters=number, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
     plan = AgentPlan(policy="lru", kinds=(adapters(4),), pool_pages=4 * 12)
     case = Population(trace, plan, capacity_tokens=200_000, max_running=1, overlap=False)
-    separated = replace(trace, arrays=arrays_of(trace, plan))
+    separated = replace(trace, arrays=arrays_of(trace, case.plan))
     ideal = np.minimum(ideal_hit_tokens(separated, include_outputs=True), trace.arrays.input_tokens - 1)
     hits = case.simulate().requests.hit_tokens
     assert abs(int(hits.sum()) - int(ideal.sum())) <= 0.01 * ideal.sum()

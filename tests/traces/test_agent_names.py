@@ -85,7 +85,7 @@ def test_adapters_that_the_calls_contradict_are_refused(tmp_path, models, messag
 def test_adapters_of_formats_that_name_none_are_refused(tmp_path):
     row = {"format": "hisearch-trace", "version": 1}
     path = written(tmp_path / "t.jsonl", [{"arrival_s": 0, "input_tokens": 9, "output_tokens": 3}], row)
-    with pytest.raises(TraceError, match="csv, langsmith, otel_genai"):
+    with pytest.raises(TraceError, match="csv, envoy, langsmith, litellm, openai, otel_genai"):
         read(path, adapters=ADAPTERS)
 
 
@@ -135,9 +135,15 @@ def test_a_table_names_agents_and_adapters(tmp_path):
     assert compile_trace(trace, "t").arrays.previous.tolist() == [-1, -1, 0, 1]
     with pytest.raises(ValueError, match="closed loop"):
         compile_trace(trace, "t", "open_loop")
-    by_session = read(path, columns=table(tmp_path, session="chat", adapter="lora")[1]).agents
-    assert (by_session.names, by_session.adapter_names, by_session.adapter.tolist()) == (("x", "y"), ("p",), [0, -1])
-    assert by_session.adapter_rank.tolist() == [0]
+
+
+@pytest.mark.parametrize("more", [{}, {"session": "chat"}])
+def test_a_table_with_adapters_and_no_agents_is_an_open_loop(tmp_path, more):
+    path, columns = table(tmp_path, adapter="lora", **more)
+    trace = compile_trace(read(path, columns=columns, adapters={"p": 8}), "t", "open_loop")
+    assert trace.agents is None
+    adapters = trace.adapters
+    assert (adapters.names, adapters.rank.tolist(), adapters.adapter.tolist()) == (("p",), [8], [0, -1, 0, -1])
 
 
 def test_rows_of_a_table_that_are_sorted_keep_their_agents(tmp_path):
@@ -156,7 +162,6 @@ def test_rows_of_a_table_that_are_sorted_keep_their_agents(tmp_path):
         (("2,plan,p", "2,plan,q"), {"agent": "who", "adapter": "lora"}, r"own.csv:4: lora: expected the adapter that"),
         (("1,read", "1,"), {"agent": "who"}, r"own.csv:3: who: missing"),
         (("", ""), {"agent": "caller"}, r"own.csv:2: caller: no such column"),
-        (("", ""), {"adapter": "lora"}, r"expected agent or session beside it"),
     ],
 )
 def test_tables_of_agents_are_refused_by_line_and_column(tmp_path, change, columns, message):  # law L9

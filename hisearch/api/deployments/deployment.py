@@ -220,6 +220,7 @@ class SimulatedDeployment(SimulatedRun):
             "workers": self.workers(),
             "tiers": tier_rows(self),
             "objects": [asdict(use) for use in self.result.objects],
+            "adapters": [asdict(use) for use in self.result.adapters],
             "hints": None if self.result.hints is None else asdict(self.result.hints),
             "profile": {
                 "name": costs.profile,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hisearch.base.policies import PREFETCHES, QUEUE_ORDERS, WRITE_POLICIES, Registry
-from hisearch.export.engines import agents, graphs, speculation
+from hisearch.export.engines import agents, graphs, lora, speculation
 from hisearch.export.engines.cache_tiers import (
     has_hicache_tree,
     hicache_gb_per_rank,
@@ -247,6 +247,7 @@ SGLANG: Table = (
     ("--disable-radix-cache", lambda c: not c.pool.engine.prefix_caching),
     *speculation.SGLANG_TABLE,
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["sglang"]),
+    *lora.SGLANG_TABLE,
     ("--enable-hierarchical-cache", lambda c: has_hicache_tree(c.pool)),
     ("--hicache-size", lambda c: hicache_gb_per_rank(c.pool) if is_moved_by(c.pool, "hicache") else None),
     ("--hicache-write-policy", _write_policy),
@@ -293,6 +294,7 @@ VLLM: Table = (
     ("--compilation-config", graphs.vllm_compilation),
     ("--speculative-config", speculation.vllm_speculation),
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["vllm"]),
+    *lora.VLLM_TABLE,
     ("--kv-offloading-backend", lambda c: offloading_backend(c.pool)),
     ("--kv-offloading-size", lambda c: offloading_gib(c.pool)),
     ("--kv-transfer-config", lambda c: transfer_settings(c.pool)),

@@ -88,9 +88,12 @@ def skew_seconds(table, sequences, excess):
 
 
 @kernel
-def even_seconds(costs, sequences, excess):
-    """The part of a decode step's time that is constant while the same ``sequences`` requests decode."""
-    total = token_wise(costs, sequences, sequences, sequences)
+def even_seconds(costs, sequences, excess, more_s=0.0):
+    """The part of a decode step's time that is constant while the same ``sequences`` requests decode.
+
+    ``more_s``: what else each of its steps takes, as adapters do (see ``engine.lora``).
+    """
+    total = token_wise(costs, sequences, sequences, sequences) + more_s
     if costs.host.skewed and sequences > 0:
         total += skew_seconds(costs.skew_s, sequences, excess)
     return total
@@ -108,9 +111,9 @@ def floor_seconds(host, sequences, tokens, chunks):
 
 
 @kernel
-def decode_step_seconds(costs, sequences, context, excess):
-    """Time of a step with ``sequences`` decodes that read ``context`` tokens in total (see ``skew_seconds``)."""
-    device = even_seconds(costs, sequences, excess) + decode_seconds(costs.decode_s, sequences, context)
+def decode_step_seconds(costs, sequences, context, excess, more_s=0.0):
+    """Time of a step with ``sequences`` decodes that read ``context`` tokens in total (see ``even_seconds``)."""
+    device = even_seconds(costs, sequences, excess, more_s) + decode_seconds(costs.decode_s, sequences, context)
     return max(device, floor_seconds(costs.host, sequences, sequences, 0))
 
 
@@ -237,7 +240,7 @@ def _mixed_single(table, at, ahead, share):
 
 
 @kernel
-def batch_cost(costs, requests, batch, size, decoding, context, longest, squares):
+def batch_cost(costs, requests, batch, size, decoding, context, longest, squares, more_s=0.0):
     """Time of a step on the device and on the host; the step takes the longer of the two.
 
     It has ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes. A chunk that is
@@ -245,7 +248,7 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
 
     ``context``: tokens that the decodes read in total. ``longest``: the most that one of them reads. ``squares``: sum
     of the squares of what each reads. The latter two are used where costs are skewed. ``requests[r].part`` says whether
-    a chunk samples, or is a decode.
+    a chunk samples, or is a decode. ``more_s``: see ``even_seconds``.
     """
     tokens = decoding
     sampling = decoding
@@ -268,7 +271,7 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
             squares += length * length
             chunks -= 1
     host = floor_seconds(costs.host, chunks + decoding, tokens, chunks)
-    total = token_wise(costs, chunks + decoding, tokens, sampling)
+    total = token_wise(costs, chunks + decoding, tokens, sampling) + more_s
     if chunks > 0:
         total += dense(costs.prompt_s, tokens - decoded)
     without_attention = total
@@ -306,14 +309,14 @@ def drafting_seconds(costs, sequences, tokens, context, attention_s):
 
 
 @kernel
-def fast_forward(costs, start_s, until_s, limit, decoding, context, excess):
+def fast_forward(costs, start_s, until_s, limit, decoding, context, excess, more_s=0.0):
     """Run at most ``limit`` pure decode steps from ``start_s``, up to the first that ends at or after ``until_s``.
 
-    Costs are added step by step, so that the result equals stepping to the last bit. ``excess``: see ``skew_seconds``.
-    Returns (steps, end_s).
+    Costs are added step by step, so that the result equals stepping to the last bit. ``excess``: see ``skew_seconds``,
+    ``more_s``: ``even_seconds``. Returns (steps, end_s).
     """
     table = costs.decode_s
-    base = even_seconds(costs, decoding, excess)
+    base = even_seconds(costs, decoding, excess, more_s)
     floor = floor_seconds(costs.host, decoding, decoding, 0)
     i = cell(decoding, table.shape[0] - 1)
     fx = (decoding - knot(i)) / (knot(i + 1) - knot(i))
@@ -342,14 +345,14 @@ def fast_forward(costs, start_s, until_s, limit, decoding, context, excess):
 
 
 @kernel
-def fast_forward_bound(costs, start_s, steps, decoding, context, excess):
+def fast_forward_bound(costs, start_s, steps, decoding, context, excess, more_s=0.0):
     """A tight lower bound of the end of ``steps`` steps as ``fast_forward`` runs them, without running each.
 
     Costs are linear within a cell. So its steps take their number times the mean of the first and the last, and no less
     than the host needs. The rounding error of that many additions is subtracted.
     """
     table = costs.decode_s
-    base = even_seconds(costs, decoding, excess)
+    base = even_seconds(costs, decoding, excess, more_s)
     floor = floor_seconds(costs.host, decoding, decoding, 0)
     total = 0.0
     left = steps

@@ -109,7 +109,8 @@ def _run(sim, w, start_s, until_s, limit, ahead):
     """Run the decodes of ``w`` from the step ``ahead`` steps after the next (see ``cost.fast_forward``)."""
     worker = sim.workers[w]
     context = worker.context_tokens + ahead * worker.decoding
-    return fast_forward(sim.seconds, start_s, until_s, limit, worker.decoding, context, lists.excess_tokens(sim, w))
+    excess = lists.excess_tokens(sim, w)
+    return fast_forward(sim.seconds, start_s, until_s, limit, worker.decoding, context, excess, worker.lora_s)
 
 
 @kernel
@@ -134,9 +135,8 @@ def plan_fast_forward(sim, w, now, limit):
         return
     start, steps = _until_event(sim, w)
     worker.fast_forward_open = 1
-    bound = fast_forward_bound(
-        sim.seconds, start, steps, worker.decoding, worker.context_tokens, lists.excess_tokens(sim, w)
-    )
+    excess = lists.excess_tokens(sim, w)
+    bound = fast_forward_bound(sim.seconds, start, steps, worker.decoding, worker.context_tokens, excess, worker.lora_s)
     heaps.event_set(sim, w, bound)
 
 

@@ -32,6 +32,7 @@ from hisearch.kernels.layout import (
 )
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import kv_groups as gl
+from hisearch.kernels.layout import lora as ll
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.layout.costs import Costs
 from hisearch.kernels.layout.fleet import Fleet, Trace
@@ -128,7 +129,6 @@ REQUEST = np.dtype(
 # Values of NODE.queued; 0: in no free queue. TOMBSTONE: a tombstone, see copies; ON_HOST: see ``trtllm.host``.
 TOMBSTONE, FREE, ON_HOST = -1, 1, 2
 
-
 #: State and totals of a worker.
 WORKER = np.dtype(
     [
@@ -175,6 +175,7 @@ WORKER = np.dtype(
         ("outstanding", "i4"),  # steps launched whose results are not processed: at most 1, with overlap 2
         ("full", "i4"),  # SGLang: batch_is_full; TensorRT-LLM: there were too few pages for a waiting request
         ("event_slot", "i4"),  # position in the event heap, -1 outside
+        *ll.WORKER,
         *ordered_fields.WORKER,
         *vllm_fields.WORKER,
         *sglang_fields.WORKER,
@@ -195,13 +196,14 @@ FREE_NODE, NODES_USED, NODES_LEFT, FAULT, EVENT_HEAP = 0, 1, 2, 3, 4
 LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, PASSES = 5, 6, 7, 8, 9, 10
 # SERVING: servers with a job; FREE_FETCH, FETCHES_USED: as for nodes; LOG_FETCHES: entries of the log of fetches.
 SERVING, FREE_FETCH, FETCHES_USED, LOG_FETCHES = 11, 12, 13, 14
-# FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT, FREE_MOVE, MOVES_USED: as for nodes.
+# FREE_TRANSFER to MOVES_USED: as for nodes.
 FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT = 15, 16, 17, 18, 19
 FREE_MOVE, MOVES_USED = 20, 21
 COUNTERS = 22
 
 # Values of counters[FAULT], any of which voids the run. STUCK: requests preempt each other forever, without a token.
-NODE_POOL_FULL, OUT_OF_MEMORY, LOG_FULL, STUCK = 1, 2, 3, 4
+# OUT_OF_SLOTS: a step has more adapters than there are slots.
+NODE_POOL_FULL, OUT_OF_MEMORY, LOG_FULL, STUCK, OUT_OF_SLOTS = 1, 2, 3, 4, 5
 
 # Kinds of a logged step; vLLM has only the first.
 ANY_STEP, PREFILL_STEP, DECODE_STEP, MIXED_STEP = 0, 1, 2, 3
@@ -308,6 +310,7 @@ class Sim(Handle):
         "fleet": Fleet,
         "trace": Trace,
         "agents": al.Agents,
+        "lora": ll.Lora,
         "seconds": Costs,
         "joules": Costs,
         "attached_joules": Costs,

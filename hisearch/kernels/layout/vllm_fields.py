@@ -11,6 +11,7 @@ REQUEST: list[tuple[str, str]] = [
     ("mark_before", "i8"),  # ``mark`` before the newest chunk of its prompt
     ("skipped_step", "i4"),  # 1 where it was skipped in the step before it joined the decodes
     ("waits", "i4"),  # see ``vllm.memory.newest_waits``
+    ("passed_over", "i4"),  # 1 where a pass left it for want of a place for its adapter
     ("redirect", "i4"),  # first redirect record of its path (see ``queue``), -1: none
     # With drafted tokens, SGLang's too (see ``vllm.drafts.step``): tokens that its newest step makes, drafts that this
     # step rejects, and tokens that it has pages for.

@@ -12,7 +12,7 @@ import math
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import radix
-from hisearch.kernels.engine import device, engine_calls, log, schedulers, visible
+from hisearch.kernels.engine import device, engine_calls, log, lora, schedulers, visible
 from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.hicache import copies as hicache_copies
@@ -23,6 +23,7 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import decode as sglang_decode
 from hisearch.kernels.sglang import gaps, idle, inbox, memory, order, running
 from hisearch.kernels.sglang import log as step_log
+from hisearch.kernels.sglang import lora as sglang_lora
 from hisearch.kernels.sglang.components import unified
 from hisearch.kernels.sglang.decode import initial_ratio
 from hisearch.kernels.sglang.prefill import form_prefill
@@ -76,8 +77,11 @@ def _launch(sim, w, now, kind):
     entries = sim.prompts[row]
     size, batch = _shape(sim, w, kind)
     decodes = kind != la.PREFILL_STEP
-    device_s, host_s = batch_cost(sim.seconds, sim.requests, entries, size, *batch)
+    device_s, host_s = batch_cost(sim.seconds, sim.requests, entries, size, *batch, worker.lora_s)
     seconds = max(device_s, host_s)
+    if sim.lora.policy.slots > 0:
+        lora.account(sim, w, 1)
+        seconds += lora.take_stall(sim, w)
     if sim.config.objects:
         seconds += sim.agents.loaders[w].at_launch_s
         sim.agents.loaders[w].at_launch_s = 0.0
@@ -170,6 +174,8 @@ def form(sim, w, now):
     if now > worker.moment_s:
         worker.moment_s = now
         worker.moments += 1
+    if sim.lora.policy.slots > 0:
+        sglang_lora.note_queued(sim, w)
     log.forget_lost(sim)
     if sim.config.receive_interval > 1:
         poll_inbox(sim, w, now)
@@ -200,11 +206,13 @@ def form(sim, w, now):
             heaps.form_at(sim, w, now)
         elif worker.phase == la.IDLE and worker.waiting > 0 and sim.config.hicache:
             idle.schedule_retry(sim, w)
+        elif worker.phase == la.IDLE and worker.waiting > 0 and sglang_lora.next_ready_s(sim, w) < la.FOREVER_S:
+            heaps.event_set(sim, w, sglang_lora.next_ready_s(sim, w))
         return
     if sim.config.hicache:
         now = sim.workers[w].now_s
     note_peak(sim, w)
-    waits = False
+    waits = sim.lora.policy.slots > 0 and sglang_lora.prepare_step(sim, w, kind)
     if sim.config.objects and sim.agents.policy.order == al.BY_SLOT:
         engine_calls.call_engine(sim.config.objects, sim, al.STEP, w, kind, now)
         waits = sim.agents.loaders[w].at_launch_s > 0.0
@@ -282,6 +290,7 @@ def complete(sim, w, now):
             thinking.note_decoded(sim, w, worker.clock, worker.fast_forward_from_s)
         # The results that ``now`` brings are processed below.
         visible.note_fast_forward(sim, w, steps - 1 - sim.config.overlap)
+    lora.account(sim, w, steps)
     sglang_decode.complete_decode(sim, w)
     inbox.passed(sim, w, steps - 1)
     note_peak(sim, w)
@@ -331,7 +340,9 @@ def receive(sim, w, r, now):
     elif waits:
         if worker.phase == la.FAST_FORWARDING:
             inbox.cut_fast_forward(sim, w, now)
-    elif worker.phase == la.FAST_FORWARDING and (sim.tiers.storage or not order.closed(sim, w)):
+    elif worker.phase == la.FAST_FORWARDING and (
+        sim.tiers.storage or not order.closed(sim, w) or sim.lora.policy.drain_wait_s > 0.0
+    ):
         device.cut_fast_forward(sim, w, now)
 
 
@@ -378,6 +389,7 @@ def engine_entry(sim, op, w, r, now):
         if sim.config.hicache:
             hicache.reset(sim, w)
             storage.reset(sim, w)
+        lora.reset(sim, w)
         if sim.config.objects:
             engine_calls.call_engine(sim.config.objects, sim, al.BEGIN, w, 0, now)
         if sim.config.counts_service:

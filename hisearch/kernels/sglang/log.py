@@ -30,7 +30,8 @@ def decodes(sim, w, ahead):
 def _end_s(sim, w, ahead, start_s):
     worker = sim.workers[w]
     context = worker.context_tokens + ahead * worker.decoding
-    return fast_forward(sim.seconds, start_s, 1e300, 1, worker.decoding, context, lists.excess_tokens(sim, w))[1]
+    excess = lists.excess_tokens(sim, w)
+    return fast_forward(sim.seconds, start_s, 1e300, 1, worker.decoding, context, excess, worker.lora_s)[1]
 
 
 @kernel

@@ -8,6 +8,7 @@ from hisearch.base.jit import kernel
 from hisearch.base.policies import QUEUE_ORDERS
 from hisearch.kernels.core.dispatch import dispatcher, functions
 from hisearch.kernels.layout import sim as la
+from hisearch.kernels.sglang import lora as sglang_lora
 from hisearch.kernels.sglang import (
     orders,  # noqa: F401  (kernels are compiled from all of them)
     queue,
@@ -45,6 +46,7 @@ def enqueue(sim, w, r, moment):
     """Queue ``r``: at the end, or where its key puts it. ``moment``: see ``WORKER.moments``."""
     schedule = sim.config.schedule
     sim.requests[r].queued_at = moment
+    sglang_lora.enqueue(sim, w, r, moment)
     _arrives(schedule, sim, r)
     if not _BY_KEY >> schedule & 1:
         lists.wait_last(sim, w, r)

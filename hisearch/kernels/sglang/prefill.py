@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.engine import engine_calls
+from hisearch.kernels.engine import engine_calls, lora
 from hisearch.kernels.hicache import copies as hicache_copies
 from hisearch.kernels.hicache import storage
 from hisearch.kernels.layout import agents as al
@@ -11,6 +11,7 @@ from hisearch.kernels.layout import components as cl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import admission, order, retraction, running
 from hisearch.kernels.sglang import cache as prefixes
+from hisearch.kernels.sglang import lora as sglang_lora
 from hisearch.kernels.sglang.components import state_requests, window_requests
 from hisearch.kernels.traffic import lists
 
@@ -46,10 +47,17 @@ def _admit_waiting(sim, w, now):
     places = sim.config.max_running - worker.running
     if worker.chunked >= 0 and sim.requests[worker.chunked].chunk == 0:
         places -= 1
+    adapters = sim.lora.policy.slots > 0
+    if adapters:
+        sglang_lora.begin_pass(sim, w)
     r = worker.waiting_head
     while r >= 0:
         if sim.config.ends_on_spent_budget and admission.verdict(sim, w) == admission.OTHER:
             return
+        if adapters and not sglang_lora.may_admit(sim, w, r, now):
+            sim.lora.states[w].passed_over += 1
+            r = sim.requests[r].next
+            continue
         if worker.batch_size >= places:
             worker.full = 1
         if worker.full and not (sim.config.preempts and retraction.preempt_for(sim, w, r)):
@@ -68,6 +76,8 @@ def _admit_waiting(sim, w, now):
                 continue
         admitted = worker.batch_size
         verdict = admission.try_admit(sim, w, r, now)
+        if adapters:
+            lora.count(sim, w, r)
         if sim.config.component == cl.STATES and worker.batch_size == admitted:
             state_requests.drop(sim, w, r)
         if verdict == admission.NO_TOKEN:

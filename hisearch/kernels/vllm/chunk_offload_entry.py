@@ -226,7 +226,7 @@ def form(sim, w, now):
         device.await_next(sim, w, now, False)
         _hold(sim, w, _held_s(sim, now, ready_s))
         return
-    vllm.note_peak(sim, w)
+    step.note_peak(sim, w)
     limit = 1 if ready_s > now else _fast_forward_limit(sim, w, preempted)
     if limit > 1:
         worker.fast_forward_s = now

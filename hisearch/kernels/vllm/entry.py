@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue
-from hisearch.kernels.engine import decode_log, device, engine_calls, gaps, log, ordered, schedulers, visible
+from hisearch.kernels.engine import decode_log, device, engine_calls, gaps, log, lora, ordered, schedulers, visible
 from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import agents as al
@@ -16,6 +16,7 @@ from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import fair_share, heaps, lists, thinking
 from hisearch.kernels.vllm import fair_order, memory, output_write_back, step
+from hisearch.kernels.vllm import lora as vllm_lora
 
 
 @kernel
@@ -45,9 +46,16 @@ def _admit_waiting(sim, w, now, budget):
     worker = sim.workers[w]
     if sim.config.counts_service and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
         fair_order.sort_waiting(sim, w)
+    adapters = sim.lora.policy.slots > 0
+    if adapters and worker.waiting > 0:
+        vllm_lora.count_running(sim, w)
     r = worker.waiting_head
     while r >= 0 and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
         after = sim.requests[r].next
+        if adapters and not lora.may_join(sim, w, r):
+            vllm_lora.pass_over(sim, w, r)
+            r = after
+            continue
         if sim.config.objects and not engine_calls.call_engine(sim.config.objects, sim, al.READY, w, r, now):
             r = after
             continue
@@ -57,6 +65,8 @@ def _admit_waiting(sim, w, now, budget):
         if sim.config.objects:
             engine_calls.call_engine(sim.config.objects, sim, al.HOLD, w, r, now)
             engine_calls.call_engine(sim.config.objects, sim, al.LOAD, w, r, now)
+        if adapters:
+            lora.count(sim, w, r)
         budget -= tokens
         r = after
 
@@ -65,7 +75,7 @@ def _admit_waiting(sim, w, now, budget):
 def set_out(sim, w, now, preempted):
     """Launch the batch formed at ``now``, or a fast-forward of undisturbed decode steps, or go idle."""
     worker = sim.workers[w]
-    note_peak(sim, w)
+    step.note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
         stand_by(sim, w, now, preempted)
         return
@@ -73,6 +83,8 @@ def set_out(sim, w, now, preempted):
         hold_back(sim, w)
         return
     limit = step.fast_forward_limit(sim, w, preempted)
+    if sim.lora.policy.slots > 0 and vllm_lora.prepare_step(sim, w):
+        limit = 1
     if limit > 1:
         worker.fast_forward_s = now
         device.plan_fast_forward(sim, w, now, limit)
@@ -102,21 +114,16 @@ def hold_back(sim, w):
 
 
 @kernel
-def note_peak(sim, w):
-    """Update the peak of the pages that requests hold."""
-    worker = sim.workers[w]
-    cache = sim.trees[worker.cache_id]
-    worker.peak_pages = max(worker.peak_pages, cache.capacity_pages - cache.free_pages)
-
-
-@kernel
 def price(sim, w):
     """Seconds that the batch just formed takes to compute; adds its energy to the worker's."""
     worker = sim.workers[w]
     batch = sim.batch[w]
     decodes = lists.decodes(sim, w)
     add_energy(sim, w, batch, worker.batch_size, *decodes)
-    device_s, host_s = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes)
+    device_s, host_s = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes, worker.lora_s)
+    if sim.lora.policy.slots > 0:
+        lora.account(sim, w, 1)
+        return max(device_s, host_s) + lora.take_stall(sim, w)
     return max(device_s, host_s)
 
 
@@ -282,10 +289,11 @@ def take_in(sim, w):
         gaps.count_fast_forward(sim, w)
         if thinking.thinks(sim):
             visible.note_fast_forward(sim, w, steps)
+        lora.account(sim, w, steps)
         device.finish_fast_forward(sim, w)
         queue.take(sim, worker.cache_id, lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages)
         worker.fast_forward_pages = 0
-        note_peak(sim, w)
+        step.note_peak(sim, w)
         lists.advance_clock(sim, w, steps)
         _drain(sim, w)
         if sim.config.overlap:
@@ -398,6 +406,7 @@ def engine_entry(sim, op, w, r, now):
         queue.reset(sim, w, sim.config.capacity_pages)
         if sim.config.counts_service:
             fair_share.reset(sim, w)
+        lora.reset(sim, w)
         if sim.config.objects:
             engine_calls.call_engine(sim.config.objects, sim, al.BEGIN, w, 0, now)
     return 0

@@ -269,7 +269,7 @@ def form(sim, w, now):
             if tokens == 0:
                 break
             budget -= tokens
-    vllm.note_peak(sim, w)
+    step.note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
         vllm.skip_decode(sim, w)
         if preempted and worker.outstanding == 0:

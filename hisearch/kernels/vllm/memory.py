@@ -14,6 +14,7 @@ from hisearch.kernels.engine import engine_calls, log, ordered
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import fair_share, lists
+from hisearch.kernels.vllm import lora as vllm_lora
 
 _enqueue = fifo("next_aside")
 
@@ -371,6 +372,8 @@ def wait_again(sim, w, r):
         fair_share.arrives(sim, r)
     if lists.goes_by_urgency(sim):
         lists.wait_by_urgency(sim, w, r)
+    elif sim.lora.policy.slots > 0:
+        vllm_lora.wait_first(sim, w, r)
     else:
         lists.wait_first(sim, w, r)
 

@@ -238,7 +238,7 @@ def form(sim, w, now):
         else:
             device.await_next(sim, w, now, False)
         return
-    vllm.note_peak(sim, w)
+    step.note_peak(sim, w)
     offload.look(sim, w, ready_s, 2 * w + ((worker.launched + 1) & 1))
     if sim.config.scheduler_kind == la.LOCKSTEP:
         vllm.hold_back(sim, w)

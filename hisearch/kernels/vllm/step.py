@@ -11,6 +11,7 @@ from hisearch.kernels.cache import queue, tree
 from hisearch.kernels.engine import schedulers
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import fair_share, lists
+from hisearch.kernels.vllm import lora as vllm_lora
 from hisearch.kernels.vllm import memory
 from hisearch.kernels.vllm.in_order import served_in_order
 
@@ -46,7 +47,9 @@ def may_be_admitted(sim, w, r):
     """
     worker = sim.workers[w]
     shortens = sim.config.long_prefill_adaptive and sim.config.long_prefill_tokens > 0
-    return worker.running < sim.config.max_running and (worker.waiting_head == r or shortens)
+    # A pass goes by requests whose adapters have no place.
+    first = worker.waiting_head == r or sim.lora.policy.slots > 0
+    return worker.running < sim.config.max_running and (first or shortens)
 
 
 @kernel
@@ -333,5 +336,15 @@ def fast_forward_limit(sim, w, preempted):
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     if sim.config.shared_outputs and worker.waiting > 0 and worker.running < sim.config.max_running:
-        limit = min(limit, memory.steps_to_shared_page(sim, w, worker.waiting_head) - 1)
+        first = vllm_lora.first_admissible(sim, w) if sim.lora.policy.slots > 0 else worker.waiting_head
+        if first >= 0:
+            limit = min(limit, memory.steps_to_shared_page(sim, w, first) - 1)
     return 1 + lists.steps_within_pages(sim, w, 1, sim.trees[worker.cache_id].free_pages, limit - 1)
+
+
+@kernel
+def note_peak(sim, w):
+    """Update the peak of the pages that requests hold."""
+    worker = sim.workers[w]
+    cache = sim.trees[worker.cache_id]
+    worker.peak_pages = max(worker.peak_pages, cache.capacity_pages - cache.free_pages)

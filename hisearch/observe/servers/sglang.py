@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hisearch.base.policies import ServerPolicy
+from hisearch.observe.lora import lora_of
 from hisearch.observe.prometheus import Metrics, parse_metrics
 from hisearch.observe.reading import (
     Answer,
@@ -106,6 +107,7 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
         kv_tokens=int(tokens) if isinstance(tokens, int | float) else None,
         max_context_tokens=merged.get("context_length"),
         speculation=drafts,
+        lora=lora_of("sglang", merged),
         notes=(*silent, *([caveat] if caveat else [])),
     )
 

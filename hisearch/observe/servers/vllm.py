@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hisearch.base.policies import ServerPolicy
+from hisearch.observe.lora import lora_of
 from hisearch.observe.prometheus import parse_metrics
 from hisearch.observe.reading import (
     Answer,
@@ -101,6 +102,7 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
         gpu=first_text(((stated.get("system_env") or {}).get("nvidia_gpu_models"),)),
         max_context_tokens=models[0].get("max_model_len"),
         speculation=drafts,
+        lora=lora_of("vllm", config.get("lora_config") or arguments),
         notes=(*(notes if not arguments else ()), *([caveat] if caveat else [])),
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from hisearch.record import drafts
 from hisearch.record.cases import LAW, EngineError
+from hisearch.record.sglang.adapters import Adapters, adapter_id, check_adapters
 from hisearch.record.sglang.drafts import Drafts, reserve_tokens
 from hisearch.record.sglang.settings import block_tokens
 from hisearch.record.sglang.standins import install
@@ -54,6 +55,8 @@ def run_case(version: str, config: dict[str, Any], requests: list[Row], spins: b
     timeline = Timeline([(row["arrival_s"], row["id"]) for row in rows], overlap, spins)
     scheduler = generation.build(config, timeline, vocabulary)
     scheduler.tokens = tokens
+    if config.get("lora"):
+        scheduler.use_adapters(Adapters(config["lora"], timeline))
     if speculation is not None:
         scheduler.drafts, timeline.law = Drafts(speculation, rows), drafts.step_latency_s
     for index, row in enumerate(rows):
@@ -99,6 +102,7 @@ def check(version: str, config: dict[str, Any], requests: list[Row]) -> None:
         _check_drafts(version, config, speculation)
     check_windows(version, config)
     check_states(version, config)
+    check_adapters(version, config, requests)
     if version != "0.5.23" and config.get("dcp_size", 1) > 1:
         raise EngineError(f"dcp_size: recorded of sglang 0.5.23, not {version}")
     page = block_tokens(config)
@@ -145,5 +149,12 @@ def _request(generation: Any, row: Row, tokens: list[int], vocabulary: int, inde
 
     prompt = generation.id_sequence(tokens[: row["input_tokens"]])
     return Request(
-        row["id"], "", prompt, sampling, eos_token_ids=ends, vocab_size=vocabulary, priority=row.get("priority")
+        row["id"],
+        "",
+        prompt,
+        sampling,
+        eos_token_ids=ends,
+        vocab_size=vocabulary,
+        priority=row.get("priority"),
+        lora_id=adapter_id(row.get("adapter")),
     )

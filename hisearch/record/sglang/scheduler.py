@@ -33,6 +33,7 @@ class Recording:
         tokens: all tokens of each request, by id.
         pending: requests by id that have not arrived.
         drafts: drafted tokens, or None.
+        adapters: LoRA adapters, or None.
     """
 
     timeline: Timeline
@@ -43,7 +44,9 @@ class Recording:
     last_batch: Any
     chunked_req: Any
     enable_overlap: bool
+    tp_worker: Any
     drafts: Drafts | None = None
+    adapters: Any = None
     _arriving = False
 
     @cached_property
@@ -55,6 +58,13 @@ class Recording:
     def _decoding(self) -> set[Any]:
         """Requests whose prompts are done, by id."""
         return set()
+
+    def use_adapters(self, adapters: Any) -> None:
+        """Serve requests with LoRA adapters (see ``adapters``)."""
+        self.adapters, self.enable_lora, self.max_loras_per_batch = adapters, True, adapters.slots
+        self.enable_lora_overlap_loading, self.lora_overlap_loader = adapters.overlaps, adapters.loader
+        self.lora_drainer = adapters.drainer
+        self.tp_worker.model_runner.lora_manager = adapters.manager
 
     # Requests.
 
@@ -107,7 +117,8 @@ class Recording:
             new = [int(count) for count in batch.extend_lens]
             work = [(name, length - count, count) for name, length, count in zip(names, lengths, new, strict=True)]
         kind = {"extend": "prefill"}.get(mode, mode)
-        end = self.timeline.launch(kind, work, self.pool(), self.ratio())
+        more_s = 0.0 if self.adapters is None else self.adapters.apply(batch, [new for _, _, new in work])
+        end = self.timeline.launch(kind, work, self.pool(), self.ratio(), more_s)
         for request, length in zip(batch.reqs, lengths, strict=True):
             self._note_cut(batch, request, length)
         tokens = [self.token_after(name, length) for name, length in zip(names, lengths, strict=True)]

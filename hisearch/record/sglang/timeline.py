@@ -142,10 +142,12 @@ class Timeline:
             arrived.append(self._arrivals.popleft()[1])
         return arrived
 
-    def launch(self, kind: str, batch: list[tuple[Any, int, int]], pool: tuple[int, ...], ratio: float) -> float:
-        """Put a batch on the device; returns when it ends."""
+    def launch(
+        self, kind: str, batch: list[tuple[Any, int, int]], pool: tuple[int, ...], ratio: float, more_s: float = 0.0
+    ) -> float:
+        """Put a batch on the device, where it takes ``more_s`` longer than by the law; returns when it ends."""
         start = max(self.clock, self._device_free) if self.overlap else self.clock
-        end = start + self.law(batch)
+        end = start + (self.law(batch) + more_s)
         step: dict[str, Any] = {"start_s": round(start, 9), "kind": kind, "batch": [list(entry) for entry in batch]}
         if self.overlap:
             step["scheduled_s"] = round(self.clock, 9)

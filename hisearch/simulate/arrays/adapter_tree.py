@@ -1,4 +1,4 @@
-"""The prefix tree of a trace whose agents have adapters: no adapter can reuse another adapter's KV.
+"""The prefix tree of a trace with adapters: no adapter can reuse another adapter's KV.
 
 A tree node on the paths of several adapters is copied for each; all others stay as they are.
 Rule: SGLang keys its radix tree by adapter (sgl-project/sglang#7216, #10317), vLLM hashes the adapter into every block
@@ -16,15 +16,17 @@ import numpy as np
 
 from hisearch.base.dtypes import I4, I8
 from hisearch.kernels.agents import prepare
-from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import TraceArrays
 
 _Array = TypeVar("_Array", I4, I8)
 
 
-def separate_adapters(trace: TraceArrays, agents: AgentArrays) -> TraceArrays:
-    """The same requests over a tree in which no two adapters share a node but the root."""
-    adapter = (agents.adapter[agents.agent] + 1).astype(np.int32)
+def separate_adapters(trace: TraceArrays, adapter: I4) -> TraceArrays:
+    """The same requests over a tree in which no two adapters share a node but the root.
+
+    adapter (N,): of each request, -1: none.
+    """
+    adapter = (adapter + 1).astype(np.int32)
     owner = np.empty(len(trace.parent), np.int32)
     prepare.owners(adapter, trace.output_node, trace.parent, owner)
     owner[0] = 0

@@ -11,10 +11,11 @@ from hisearch.kernels.agents import prepare
 from hisearch.kernels.layout import agents as al
 from hisearch.simulate.arrays import adapter_tree
 from hisearch.simulate.arrays.agent_objects import ObjectsDoNotFit, check_sizes, count_of, object_of, scale
+from hisearch.simulate.arrays.lora import adapters_of
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan
-from hisearch.traces.agents import AgentArrays, gate_count, of_sessions
+from hisearch.traces.agents import AgentArrays, gate_count, of_requests, of_sessions
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 #: (loading, order) of each policy.
@@ -48,18 +49,26 @@ def evicts_by_predicted_call(plan: AgentPlan | None) -> bool:
 
 
 def agents_of(trace: CompiledTrace, plan: AgentPlan | None) -> AgentArrays | None:
-    """The trace's agents; without any, its sessions if the plan needs agents, each with its own adapter."""
+    """The trace's agents; without any, its sessions if the plan needs agents, each with its own adapter.
+
+    Where the trace names adapters, sessions have those.
+    """
     if trace.agents is not None or plan is None:
         return trace.agents
+    if trace.adapters is not None:
+        return of_requests(trace.arrays.session, trace.adapters)
     return of_sessions(trace.arrays.session, adapters=any(kind.per == "adapter" for kind in plan.kinds))
 
 
-def arrays_of(trace: CompiledTrace, plan: AgentPlan | None) -> TraceArrays:
-    """The trace's arrays; if the plan has adapters, no two of them share KV."""
+def arrays_of(trace: CompiledTrace, worker: WorkerPlan) -> TraceArrays:
+    """The trace's arrays; if the worker serves adapters, no two of them share KV."""
+    plan = worker.agents
     agents = agents_of(trace, plan)
+    if worker.lora is not None and (adapters := adapters_of(trace)) is not None:
+        return adapter_tree.separate_adapters(trace.arrays, adapters.adapter)
     if agents is None or plan is None or all(kind.per != "adapter" for kind in plan.kinds):
         return trace.arrays
-    return adapter_tree.separate_adapters(trace.arrays, agents)
+    return adapter_tree.separate_adapters(trace.arrays, agents.adapter[agents.agent])
 
 
 def record_count(agents: AgentArrays | None, plan: AgentPlan | None) -> int:

@@ -23,6 +23,7 @@ from hisearch.kernels.layout.thinking import FIRST_VISIBLE, Thinking
 from hisearch.simulate.arrays import agents as agent_arrays
 from hisearch.simulate.arrays import drafts as draft_arrays
 from hisearch.simulate.arrays import groups as group_arrays
+from hisearch.simulate.arrays import lora as lora_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
 from hisearch.simulate.arrays.costs import kernel_costs, lockstep_arrays, scheduler_costs
@@ -30,6 +31,7 @@ from hisearch.simulate.arrays.records import record, records
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.engine_rules import rules_in_force
+from hisearch.traces.adapters import RequestAdapters
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import TraceArrays
 
@@ -294,6 +296,7 @@ def allocate(
     node_limit: int,
     log_limit: int = 0,
     agents: AgentArrays | None = None,
+    adapters: RequestAdapters | None = None,
     places: Sequence[int] = (),
     pooled: bool = False,
 ) -> la.Sim:
@@ -308,6 +311,7 @@ def allocate(
         node_limit: cache-tree nodes to reserve.
         log_limit: steps to log.
         agents: of the requests, if any.
+        adapters: that they ask for.
         places: for each worker, the one whose place on the node it takes; empty: itself.
         pooled: whether follow-ups wait for any request instead of their previous turn.
     """
@@ -345,6 +349,7 @@ def allocate(
         agents=agent_arrays.handle(
             trace, agents, plan.agents, searched_trees, workers, nodes, int(config.capacity_pages), seed
         ),
+        lora=lora_arrays.handle(plan.lora, adapters, count, workers),
         nodes=np.empty(nodes, tree_layout.NODE).view(np.recarray),
         **_queue_arrays(plan, config, nodes, trace, ends=bool(pinned.any()) and not config.prefix_caching),
         **tier_arrays.arrays(plan, trace, workers, node_limit),

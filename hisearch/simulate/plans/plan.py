@@ -17,9 +17,11 @@ from hisearch.latency.devices.fitted import profile_at_hand
 from hisearch.latency.devices.memory import devices_memory
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
+from hisearch.simulate.plans import lora as lora_plans
 from hisearch.simulate.plans.agent_memory import plan_agents, with_adapters, with_disk
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.groups_plan import GroupsPlan, StatesPlan, WindowsPlan
+from hisearch.simulate.plans.lora_plan import LoraPlan
 from hisearch.simulate.plans.speculation_plan import SpeculationPlan, plan_speculation, with_drafts
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan
 from hisearch.simulate.plans.tiers import TierRefused, Tiers, plan_tiers
@@ -61,7 +63,7 @@ class WorkerPlan:
     tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
     workers_per_node: workers that share stores of node scope.
     split: parallelism of the worker's copy of the model. power: draw besides that of its steps.
-    agents: memory that they need besides KV, and its policy; None: no agents.
+    agents: memory that they need besides KV, and its policy; None: no agents. lora: how adapters are served, or None.
     groups: of KV blocks, under vLLM; None: a single group without a window.
     windows, states: SGLang's pool besides full attention's; None: it has none.
     speculation: drafted tokens, under vLLM and SGLang; None: none.
@@ -79,6 +81,7 @@ class WorkerPlan:
     movement: MovementPlan | None = None
     workers_per_node: int = 1
     agents: AgentPlan | None = None
+    lora: LoraPlan | None = None
     split: Parallelism = UNSPLIT
     power: PowerPlan = PowerPlan()  # noqa: RUF009  (frozen)
     groups: GroupsPlan | None = None
@@ -184,6 +187,7 @@ def plan_worker(
     if memory.state_pools is not None:
         engine = memory.state_pools.engine(engine)
     agents = with_disk(plan_agents(pool, model, memory, accelerator, host), pool, tiers.plans, media)
+    lora = lora_plans.plan_lora(pool, model, memory, accelerator, host, media)
     costs = compile_costs(
         profile_name,
         profile,
@@ -214,7 +218,7 @@ def plan_worker(
         engine,
         with_drafts(with_adapters(costs, pool, model, accelerator), speculation),
         memory,
-        memory.kv_capacity_tokens - _tokens_of_objects(pool, agents),
+        memory.kv_capacity_tokens - _tokens_of_objects(pool, model, memory, agents),
         max_request_tokens=longest,
         tiers=tiers.plans,
         movement=tiers.movement,
@@ -224,6 +228,7 @@ def plan_worker(
             pool.parallelism, model, accelerator, host, _ffn_part(pool, ffn_accelerator or accelerator, ffn_host)
         ),
         agents=agents,
+        lora=lora,
         groups=None if kv is None else _groups(kv, engine),
         windows=_windows(pool, model, memory),
         states=_states(pool, model, memory),
@@ -358,14 +363,16 @@ def plan_kv_memory(
     memory = plan_pool_memory(pool, model, accelerator, profile, devices)
     check_simulated(pool)
     # A separate pool of objects holds no KV; the tiers need not exceed it.
-    objects_tokens = _tokens_of_objects(pool, plan_agents(pool, model, memory, accelerator, host))
+    agents = plan_agents(pool, model, memory, accelerator, host)
+    objects_tokens = _tokens_of_objects(pool, model, memory, agents)
     kv_memory = replace(memory, kv_capacity_tokens=memory.kv_capacity_tokens - objects_tokens)
     return memory, plan_tiers(pool, model=model, memory=kv_memory, accelerator=accelerator, host=host, media=media)
 
 
-def _tokens_of_objects(pool: PoolSpec, agents: AgentPlan | None) -> int:
-    """Device memory that agents' objects take from KV, in tokens."""
-    return agents.pool_pages * pool.engine.page_size if agents is not None else 0
+def _tokens_of_objects(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan, agents: AgentPlan | None) -> int:
+    """Device memory that agents' objects or slots for adapters take from KV, in tokens."""
+    objects = agents.pool_pages * pool.engine.page_size if agents is not None else 0
+    return objects + lora_plans.taken_tokens(pool, model, memory)
 
 
 def check_simulated(pool: PoolSpec) -> None:

@@ -10,7 +10,15 @@ import numpy as np
 from hisearch.base.dtypes import F8, I8
 from hisearch.kernels.core.gap_bins import bin_middle_s
 from hisearch.simulate.results.tables import RequestTable, StepLog, WorkerTable
-from hisearch.simulate.results.uses import HintQuality, KvTransferUse, LinkUse, ObjectUse, PoolUse, StoreUse
+from hisearch.simulate.results.uses import (
+    AdapterUse,
+    HintQuality,
+    KvTransferUse,
+    LinkUse,
+    ObjectUse,
+    PoolUse,
+    StoreUse,
+)
 from hisearch.traces.models import RequestModels
 
 #: Index of the nearest storage tier, behind HBM and the host tier.
@@ -42,8 +50,8 @@ class Result:
     observed_s: from the first arrival to the end of the run: the horizon if it was reached, else the last event.
     stores, links: usage of the tiers and the links between them in that time. fetches_ahead: whether storage is read
         for waiting requests.
-    objects: usage of agents' objects, by worker; empty without objects. hints: what predictions of agents' calls were
-        worth; None without any.
+    objects: usage of agents' objects, adapters: of LoRA adapters, by worker; empty without. hints: what
+        predictions of agents' calls were worth; None without any.
     asked: the served models, and the model that each request asks for.
     """
 
@@ -64,6 +72,7 @@ class Result:
     far_hit_tokens: int = 0
     fetches_ahead: bool = False
     objects: tuple[ObjectUse, ...] = ()
+    adapters: tuple[AdapterUse, ...] = ()
     hints: HintQuality | None = None
     pools: tuple[PoolUse, ...] = ()
     kv_transfers: tuple[KvTransferUse, ...] = ()

@@ -149,6 +149,38 @@ class ObjectUse:
     disk_lost_bytes: float = 0.0
 
 
+@dataclass(frozen=True)
+class AdapterUse:
+    """What a worker did with LoRA adapters.
+
+    Attributes:
+        slots: in device memory. slot_bytes: of all of them, over all ranks.
+        requests: of the run that ask for an adapter. adapters: that they ask for.
+        host_adapters: that host memory holds.
+        loads: copies into slots. evicted: adapters that lost theirs. load_s: time of the copies.
+        reads: from the host's disk. read_s: time of these.
+        passed_over: times that the scheduler left a waiting request for want of a place for its adapter.
+        steps: with adapters. step_adapters, step_tokens: sums over them of adapters, and of tokens with one.
+        step_s: that adapters added to steps, without copies and reads.
+    """
+
+    slots: int
+    slot_bytes: float
+    requests: int
+    adapters: int
+    host_adapters: int
+    loads: int
+    evicted: int
+    load_s: float
+    reads: int
+    read_s: float
+    passed_over: int
+    steps: int
+    step_adapters: int
+    step_tokens: int
+    step_s: float
+
+
 #: Fields of ``HintQuality`` that a run counts.
 HINT_COUNTS = (
     "compared", "ordered", "ordered_by_use", "predicted_calls", "in_time", "lead_s", "samples", "said_near",

@@ -16,6 +16,7 @@ from hisearch.specs.base import (
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec, check_agents
 from hisearch.specs.deployments.cluster import AutoscaleSpec, ReplicasSpec, RoleName
 from hisearch.specs.deployments.engine import EngineSpec
+from hisearch.specs.deployments.lora import LoraSpec, check_lora
 from hisearch.specs.deployments.speculation import check_speculation
 from hisearch.specs.deployments.tiers import (
     KV_CONNECTOR_TITLES,
@@ -100,6 +101,9 @@ class PoolSpec(Strict):
     agents: AgentMemorySpec | None = Field(
         None, description="What agents need in device memory beside KV, such as adapters; nothing by default."
     )
+    lora: LoraSpec | None = Field(
+        None, description="LoRA adapters that requests may name; none by default. Those of agents: see ``agents``."
+    )
     devices: DevicesSpec | None = Field(
         None, description="Devices attached to the accelerators, and which operators, weights and experts are where."
     )
@@ -176,6 +180,18 @@ class PoolSpec(Strict):
         engine, tiers = self.engine, len(self.tiers)
         check_agents(
             self.agents, engine=engine.name, caching=engine.prefix_caching, eviction=engine.eviction, tiers=tiers
+        )
+        check_lora(
+            self.lora,
+            engine,
+            {
+                "role": self.role != "unified",
+                "pipeline_parallel": self.pipeline_parallel > 1,
+                "attention_data_parallel": self.attention_data_parallel > 1,
+                "tiers": tiers > 0,
+                "agents": self.agents is not None,
+                "devices": self.devices is not None,
+            },
         )
         check_speculation(
             engine,

@@ -71,8 +71,8 @@ class TraceFileSpec(Strict):
     columns: dict[str, str] = Field(default_factory=dict, description="csv: our field -> the file's column.")
     adapters: dict[str, Annotated[int, Field(ge=0, le=LARGEST_RANK)]] = Field(
         default_factory=dict,
-        description="Of agents' calls: names that are LoRA adapters, among the models that spans ask for or in the "
-        "column adapter of a table, and their ranks; 0: as the deployment says.",
+        description="Names that are LoRA adapters, among the models that calls and logs ask for or in the column "
+        "adapter of a table, and their ranks; 0: as the deployment says.",
     )
     time_unit: Literal["auto", "s", "ms", "us", "ns"] = Field(
         "auto",
@@ -178,6 +178,21 @@ class TrafficClassSpec(Strict):
         return self
 
 
+class GeneratedAdaptersSpec(Strict):
+    """LoRA adapters that generated sessions ask for, by a Zipf law."""
+
+    count: Count = Field(description="Adapters in all.")
+    zipf: NonNegative = Field(
+        1.0, description="The k-th most popular has a share in proportion to k to the power -zipf; 0: all are alike."
+    )
+    base_share: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Share of the sessions that ask for the base model."
+    )
+    ranks: list[Annotated[int, Field(ge=1, le=LARGEST_RANK)]] = Field(
+        default_factory=list, description="Ranks that the adapters have in turn; the deployment's where absent."
+    )
+
+
 class GeneratorSpec(Strict):
     """A seeded synthetic workload. Exactly one of ``requests`` and ``duration_s`` bounds it.
 
@@ -206,6 +221,7 @@ class GeneratorSpec(Strict):
     max_output_tokens: Count | None = Field(
         None, description="Limit that clients declare; a request's own output length where absent or larger."
     )
+    adapters: GeneratedAdaptersSpec | None = Field(None, description="LoRA adapters of the sessions; none by default.")
     warm_up_s: NonNegative = Field(
         0.0,
         description="Sessions start this long before the trace, so that it begins in the middle of conversations, as a "

@@ -179,7 +179,7 @@ def read_trace(path: Path, spec: TraceFileSpec, *, seed: int = 0) -> Trace:
         raise TraceError.at(message, path=path, key="time_unit")
     if spec.adapters and not declared.names_adapters:
         able = ", ".join(known for known, other in TRACE_FORMATS.items() if other.names_adapters)
-        message = f"format {name} names no adapters of agents by model; adapters is for {able}"
+        message = f"format {name} names no models that could be adapters; adapters is for {able}"
         raise TraceError.at(message, path=path, key="adapters")
     if spec.arrivals is not None and declared.records_starts and not ARRIVALS.keys().isdisjoint(spec.columns):
         raise TraceError.at("the table's arrival_s and arrivals exclude each other", path=path, key="arrivals")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hisearch.specs.wording import listed
+from hisearch.traces.importers.adapters import split_models
 from hisearch.traces.importers.cancelled import take_cancelled
 from hisearch.traces.reading.rows import Fields, RowError, decoded
 from hisearch.traces.reading.source import Codes, Requests, Source
@@ -137,13 +138,21 @@ def _trace(source: Source, requests: Requests, columns: _Columns) -> Trace:
         _follow_ended(requests, sessions, ends)
     else:
         requests.chain(sessions, Codes())
-    models = dict.fromkeys(model for model in columns.models if model)
+    asked = [columns.models[k] for k in places]
+    if source.spec.adapters:
+        asked, adapters = split_models(asked, source.spec.adapters, source.path)
+        requests.adapter = [name or None for name in adapters]
+        requests.adapter_rank = [source.spec.adapters.get(name, 0) for name in adapters]
+    models = dict.fromkeys(model for model in asked if model)
     if len(models) > 1:
-        requests.model = [columns.models[k] or "unknown" for k in places]
+        requests.model = [model or "unknown" for model in asked]
     warnings = []
     if len(models) > 1:
         shown = listed([*list(models)[:5], *(["others"] if len(models) > 5 else [])])
-        warnings.append(f"requests ask for {len(models)} models: {shown}; --model of `hisearch trace import` names one")
+        warnings.append(
+            f"requests ask for {len(models)} models: {shown}; --model of `hisearch trace import` names one, --adapters "
+            "says which are LoRA adapters"
+        )
     return requests.build(source, open_loop=not timed, warnings=warnings)
 
 

@@ -3,7 +3,8 @@
 Fields of a row, beside those of ``canonical``:
 
     agent           its caller, in all rows or in none
-    adapter         its caller's LoRA adapter, the same in all rows of an agent; adapter_rank, adapter_bytes: its sizes
+    adapter         its caller's LoRA adapter, the same in all rows of an agent; adapter_rank, adapter_bytes: its sizes.
+                    Without agent: that of the request (``canonical``)
     memory          its caller's memory beside KV (an index, embeddings), likewise; memory_bytes
     gate, behind    this call is waited for by all rows ``behind`` the gate of this name (or gates, in a list), and
                     follows such a gate
@@ -33,6 +34,8 @@ AGENT_FIELDS = frozenset({
     "agent", "adapter", "adapter_rank", "adapter_bytes", "memory", "memory_bytes", "gate", "behind", "waits_for",
     "next_call_s", "next_call_steps", "hints", "gate_hints",
 })  # fmt: skip
+#: Those of a request without an agent, too.
+REQUEST_ADAPTER = ("adapter", "adapter_rank")
 _Hint = tuple[str, float, float, float]
 #: Fields of what an agent has one of: of its sizes.
 _SIZES = {"adapter": ("adapter_rank", "adapter_bytes"), "memory": ("memory_bytes",)}
@@ -112,7 +115,7 @@ class AgentRows:
 
     def check(self, row: Fields, inputs_before: int) -> None:
         """Refuse a row whose agent fields contradict earlier ones, before anything is kept of it."""
-        present = sorted(AGENT_FIELDS & set(row.names()))
+        present = sorted(AGENT_FIELDS.difference(REQUEST_ADAPTER) & set(row.names()))
         if inputs_before and ("agent" in row) != bool(self._agent):
             raise RowError("agent", "expected in all rows, or in none")
         if present and "agent" not in row:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from hisearch.specs.workloads.workload import LARGEST_RANK
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.reading.agent_rows import AGENT_FIELDS, AgentRows, agent_columns, agent_header
 from hisearch.traces.reading.errors import TraceError
@@ -64,6 +65,7 @@ class _Reader:
         self._index: dict[str, int] = {}
         # By model and name: the first request that begins with it, and its tokens.
         self._prefixes: dict[tuple[str | None, str], tuple[int, int]] = {}
+        self._ranks: dict[str, int] = {}
         self._order = Order("arrival_s")
         self._names = {"session": Codes(), "tenant": Codes()}
         self._named: dict[str, type] = {}
@@ -92,13 +94,15 @@ class _Reader:
             raise RowError("model", "expected in all rows, or in none")
         if shares_with >= 0 and model is not None and self.requests.model[shares_with] != model:
             raise RowError("shares_with", f"expected a request of the same model, {model!r}")
+        adapter = self._adapter(row)
         session = self._group(row, "session")
         tenant = self._group(row, "tenant") or 0
         arrival = self._arrival(row, previous)
         self.content = self.content or content
         self._index[name] = self.requests.add(
             arrival, inputs, outputs, previous=previous, think_s=think, session=session, tenant=tenant,
-            request_id=name, ids=ids, known_tokens=known, model=model, thinking_tokens=thinking,
+            request_id=name, ids=ids, known_tokens=known, model=model, thinking_tokens=thinking, adapter=adapter,
+            adapter_rank=0 if adapter is None else self._ranks[adapter],
         )  # fmt: skip
         self.agents.add(row, waits_for)
         if "prefix" in row:
@@ -108,6 +112,16 @@ class _Reader:
         self.priority.append(priority)
         self.shares_with.append(shares_with)
         self.shared_tokens.append(shared)
+
+    def _adapter(self, row: Fields) -> str | None:
+        """The LoRA adapter of a request that no agent makes; None: the base model."""
+        if "adapter" not in row or "agent" in row:
+            return None
+        name = str(row.label("adapter"))
+        rank = row.count("adapter_rank", maximum=LARGEST_RANK) if "adapter_rank" in row else 0
+        if self._ranks.setdefault(name, rank) != rank:
+            raise RowError("adapter_rank", f"expected {self._ranks[name]}, as adapter {name!r} had before")
+        return name
 
     def _reference(self, row: Fields, field: str) -> int:
         if field not in row:
@@ -294,6 +308,7 @@ def _written_rows(trace: Trace) -> Iterator[dict[str, Any]]:
     """One dictionary per request, fields without a value left out."""
     names = trace.request_ids
     models = trace.models
+    adapters = _written_adapters(trace)
     model_names = [None] * len(names) if models is None else [models.names[k] for k in models.model.tolist()]
     columns: list[np.ndarray] = [
         trace.arrival_s, trace.input_tokens, trace.output_tokens, trace.max_output_tokens, trace.previous,
@@ -302,9 +317,10 @@ def _written_rows(trace: Trace) -> Iterator[dict[str, Any]]:
     ]  # fmt: skip
     no_agents: Iterable[dict[str, Any]] = itertools.repeat({}, len(names))
     agent_rows = no_agents if trace.agents is None else agent_columns(trace.agents)
-    for name, model, agent_row, values in zip(
-        names, model_names, agent_rows, zip(*(column.tolist() for column in columns), strict=True), strict=True
-    ):
+    for name, model, adapter, agent_row, values in zip(
+        names, model_names, adapters, agent_rows, zip(*(column.tolist() for column in columns), strict=True),
+        strict=True,
+    ):  # fmt: skip
         arrival, inputs, outputs, limit, previous, think, session, tenant, priority, shares_with, shared, thinking = (
             values
         )
@@ -319,9 +335,22 @@ def _written_rows(trace: Trace) -> Iterator[dict[str, Any]]:
                 row["think_s"] = think
         row |= {"session": session, "tenant": tenant, "priority": priority}
         row |= {"model": model} if model is not None else {}
+        row |= adapter
         if shared:
             row |= {"shares_with": names[shares_with], "shared_tokens": shared}
         yield row | agent_row
+
+
+def _written_adapters(trace: Trace) -> Iterable[dict[str, Any]]:
+    """Of each request what its row says of its adapter."""
+    adapters = trace.adapters
+    if adapters is None:
+        return itertools.repeat({}, len(trace))
+    rows: list[dict[str, Any]] = [
+        {"adapter": name} | ({"adapter_rank": rank} if rank else {})
+        for name, rank in zip(adapters.names, adapters.rank.tolist(), strict=True)
+    ]
+    return [rows[k] if k >= 0 else {} for k in adapters.adapter.tolist()]
 
 
 def _write_parquet(trace: Trace, header: dict[str, Any], path: Path) -> None:
@@ -334,7 +363,8 @@ def _write_parquet(trace: Trace, header: dict[str, Any], path: Path) -> None:
         + [(name, pa.int64()) for name in integers]
         + [("previous", pa.string()), ("shares_with", pa.string())]
         + [("model", pa.string())] * (trace.models is not None)
-        + [("thinking_tokens", pa.int64())] * bool(trace.thinking_tokens.any()),
+        + [("thinking_tokens", pa.int64())] * bool(trace.thinking_tokens.any())
+        + [("adapter", pa.string()), ("adapter_rank", pa.int64())] * (trace.adapters is not None),
         metadata={FORMAT: json.dumps(header)},
     )
     pq.write_table(pa.Table.from_pylist(list(_written_rows(trace)), schema=schema), path)

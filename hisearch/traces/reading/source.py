@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hisearch.specs.workloads.workload import TraceFileSpec
+from hisearch.traces.adapters import adapters_of
 from hisearch.traces.models import models_of, separate_blocks
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import BadRows
@@ -77,6 +78,8 @@ class Requests:
     known_tokens: list[int] = field(default_factory=list)
     model: list[str] = field(default_factory=list)
     thinking_tokens: list[int] = field(default_factory=list)
+    adapter: list[str | None] = field(default_factory=list)
+    adapter_rank: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -97,6 +100,8 @@ class Requests:
         known_tokens: int = 0,
         model: str | None = None,
         thinking_tokens: int = 0,
+        adapter: str | None = None,
+        adapter_rank: int = 0,
     ) -> int:
         """Append one request; returns its index.
 
@@ -120,6 +125,8 @@ class Requests:
         self.thinking_tokens.append(thinking_tokens)
         if model is not None:
             self.model.append(model)
+        self.adapter.append(adapter)
+        self.adapter_rank.append(adapter_rank)
         return index
 
     def sort_by_time(self, source: Source) -> list[int]:
@@ -138,7 +145,7 @@ class Requests:
             for k in places:
                 self.ids.extend(ids[ends[k] - counts[k] : ends[k]])
             columns = ("arrival_s", "input_tokens", "output_tokens", "tenant", "priority", "request_ids", "id_counts",
-                       "known_tokens", "think_s", "thinking_tokens")  # fmt: skip
+                       "known_tokens", "think_s", "thinking_tokens", "adapter", "adapter_rank")  # fmt: skip
             for name in columns:
                 values = getattr(self, name)
                 setattr(self, name, [values[k] for k in places])
@@ -224,6 +231,7 @@ class Requests:
             warnings=warnings,
             block_tokens=block_tokens or shares_block_tokens,
             models=models_of(self.model) if self.model else None,
+            adapters=adapters_of(self.adapter, self.adapter_rank),
         )
 
 

@@ -47,6 +47,18 @@ class BlockContent:
 
 
 @dataclass(frozen=True)
+class AdapterContent:
+    """What a LoRA adapter makes of a request's tokens: those of other adapters, and of none, are different."""
+
+    adapter: int
+    content: Content
+
+    def token(self, position: int) -> Hashable:
+        """Identity of the token at ``position``."""
+        return (self.adapter, self.content.token(position))
+
+
+@dataclass(frozen=True)
 class PathContent:
     """A path in a prefix tree: runs ``(node, start_token, end_token)`` from the root, gapless.
 

@@ -25,6 +25,7 @@ class Request:
         priority: lower goes first (vLLM's priority policy).
         pinned: whether the client has the engine ignore end-of-sequence tokens; None: as the configuration says.
         tenant: whose it is.
+        adapter: number of the LoRA adapter that it asks for; None: the base model.
     """
 
     id: Any
@@ -36,6 +37,7 @@ class Request:
     priority: int = 0
     pinned: bool | None = None
     tenant: int = 0
+    adapter: int | None = None
 
 
 @dataclass(frozen=True)

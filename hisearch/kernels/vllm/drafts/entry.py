@@ -11,7 +11,7 @@ from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, lists
 from hisearch.kernels.vllm import entry as vllm
-from hisearch.kernels.vllm import memory
+from hisearch.kernels.vllm import memory, step
 from hisearch.kernels.vllm.drafts import step as drafts_step
 
 
@@ -38,7 +38,7 @@ def form(sim, w, now):
 def set_out(sim, w, now, preempted):
     """Launch the batch formed at ``now``, or go idle."""
     worker = sim.workers[w]
-    vllm.note_peak(sim, w)
+    step.note_peak(sim, w)
     if worker.batch_size == 0:
         vllm.stand_by(sim, w, now, preempted)
     elif sim.config.scheduler_kind == la.LOCKSTEP:

@@ -12,7 +12,7 @@ from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.vllm import entry as vllm
-from hisearch.kernels.vllm import memory
+from hisearch.kernels.vllm import memory, step
 from hisearch.kernels.vllm.groups import memory as groups_memory
 from hisearch.kernels.vllm.groups import step as groups_step
 
@@ -28,7 +28,7 @@ def form(sim, w, now):
     budget, preempted = groups_step.serve_running(sim, w)
     if not preempted:
         groups_step.admit_waiting(sim, w, now, budget)
-    vllm.note_peak(sim, w)
+    step.note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
         alone = worker.outstanding == 0 and schedulers.running(sim, w) == 0 and not preempted
         if alone and worker.waiting > 0:

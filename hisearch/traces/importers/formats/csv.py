@@ -48,9 +48,9 @@ def read(source: Source) -> Trace:
     end. Rows whose ``status`` (or ``status_code``) says that they failed are left out; of cancelled requests see
     ``importers.cancelled``. Contents are not recorded: nothing is shared.
 
-    With ``agent`` (who calls, in all rows) or ``adapter`` (a LoRA adapter, the same in all rows of an agent, which
-    without ``agent`` is a session) the trace is one of agents, in a closed loop. Rows of an agent follow each other up
-    where no session is named.
+    ``adapter`` is the LoRA adapter that a row asks for, blank for the base model. With ``agent`` (who calls, in all
+    rows, each with the same adapter in all of its own) the trace is one of agents, in a closed loop. Rows of an agent
+    follow each other up where no session is named.
     """
     columns = _columns(source)
     arrival = _arrival_field(source, columns)
@@ -86,13 +86,16 @@ def read(source: Source) -> Trace:
             think = row.number(columns["think_s"], maximum=LONGEST_S) if filled else math.nan
             name = _optional(row, columns, "id")
             session = _optional(row, columns, "session")
-            caller = _caller(row, columns, source.spec.adapters, session, line)
+            adapter = _optional(row, columns, "adapter")
+            rank = source.spec.adapters.get(adapter or "", 0)
+            caller = _caller(row, columns, adapter, rank)
             _check_caller(agents, caller, len(requests), columns)
             _column(row, columns, arrival or "input_tokens")
             at = times.seconds(row) if times is not None else 0.0
+            own = (None, 0) if "agent" in columns else (adapter, rank)
             requests.add(
                 at, inputs, outputs, tenant=tenant, priority=priority, request_id=name, model=model,
-                thinking_tokens=thinking,
+                thinking_tokens=thinking, adapter=own[0], adapter_rank=own[1],
             )  # fmt: skip
             agents.add(caller, ())
             if cancelled:
@@ -103,7 +106,7 @@ def read(source: Source) -> Trace:
         message = f"no such column; the file has {', '.join(table_sample(source.path))[:200]}"
         raise TraceError.at(message, path=source.path, key=one_line(min(unseen)))
     known = agents.finish()
-    named = () if known is None else known.adapter_names
+    named = {name for name in requests.adapter if name is not None} if known is None else known.adapter_names
     check_asked_for(named, source.spec.adapters, source.path, asked=named)
     places = requests.sort_by_time(source)
     requests.chain([names[k] for k in places], Codes())
@@ -119,15 +122,12 @@ def read(source: Source) -> Trace:
     return trace if known is None else replace(trace, agents=reordered(known, np.array(places)))
 
 
-def _caller(row: Fields, columns: dict[str, str], ranks: Mapping[str, int], session: str | None, line: int) -> Fields:
-    """The row's agent and adapter, as rows of hisearch's own form name them; empty where none are mapped."""
-    if "agent" not in columns and "adapter" not in columns:
+def _caller(row: Fields, columns: dict[str, str], adapter: str | None, rank: int) -> Fields:
+    """The row's agent and its adapter, as rows of hisearch's own form name them; empty where no agent is mapped."""
+    if "agent" not in columns:
         return Fields({})
-    agent = session if session is not None else f"row {line}"
-    if "agent" in columns:
-        agent = str(row.label(_column(row, columns, "agent")))
-    adapter = _optional(row, columns, "adapter")
-    return Fields({"agent": agent, "adapter": adapter, "adapter_rank": ranks.get(adapter or "") or None})
+    agent = str(row.label(_column(row, columns, "agent")))
+    return Fields({"agent": agent, "adapter": adapter, "adapter_rank": rank or None})
 
 
 def _check_caller(agents: AgentRows, caller: Fields, before: int, columns: Mapping[str, str]) -> None:
@@ -152,9 +152,6 @@ def _columns(source: Source) -> dict[str, str]:
         if field not in TABLE_FIELDS:
             message = f"expected fields among {', '.join(TABLE_FIELDS)}, got {field!r}: {column!r}"
             raise TraceError.at(message, path=source.path, key="columns")
-    if "adapter" in columns and columns.keys().isdisjoint(("agent", "session")):
-        message = "adapter: expected agent or session beside it, to say whose it is"
-        raise TraceError.at(message, path=source.path, key="columns")
     if source.spec.adapters and "adapter" not in columns:
         raise TraceError.at("expected a column of adapters: --columns adapter=COLUMN", path=source.path, key="adapters")
     if source.spec.arrivals is not None:

@@ -16,6 +16,7 @@ FORMAT = TraceFormat(
         ("llm_input_token", "llm_output_token"),
     ),
     among_lines=True,
+    names_adapters=True,
     rank=6,
 )
 

@@ -12,6 +12,7 @@ FORMAT = TraceFormat(
     "LiteLLM's spend logs.",
     json_fields=(("startTime", "prompt_tokens", "completion_tokens"),),
     csv_fields=(("startTime", "prompt_tokens", "completion_tokens"),),
+    names_adapters=True,
     rank=5,
 )
 

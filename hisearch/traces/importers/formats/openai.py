@@ -19,6 +19,7 @@ FORMAT = TraceFormat(
         ("ai.proxy.usage.prompt_tokens", "ai.proxy.usage.completion_tokens"),
     ),
     among_lines=True,
+    names_adapters=True,
     rank=7,
     quantum_s=1.0,  # created is whole seconds
 )

@@ -1,0 +1,89 @@
+"""What adapters add to steps: against a measurement, by hand, and what they take from the KV pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hisearch.latency.step_cost import decode_step_seconds
+from hisearch.simulate import plan_worker
+from hisearch.simulate.plans.lora import KERNEL_S, slot_bytes
+from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.specs.deployments.pool import PoolSpec
+from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.hardware import HostSpec
+
+CATALOGUE = Catalogue()
+LLAMA = CATALOGUE.get("Model", "llama-3.1-8b").spec
+#: Llama-2-7B.
+LLAMA_2 = LLAMA.model_copy(update={"kv_heads": 32, "intermediate_size": 11008, "vocab_size": 32000})
+
+
+def plan(
+    engine: str = "vllm", model: Any = LLAMA, accelerator: str = "h100-sxm", host: HostSpec | None = None, **lora: Any
+) -> WorkerPlan:
+    """Of a worker; with adapters if anything is said of them."""
+    spec = CATALOGUE.get("Accelerator", accelerator).spec
+    section = {"lora": lora} if lora else {}
+    pool = PoolSpec.model_validate({"accelerator": accelerator, "engine": {"name": engine}} | section)
+    return plan_worker(
+        pool,
+        model=model,
+        accelerator=spec,
+        host=host or CATALOGUE.get("Host", spec.host).spec,
+        media={name: CATALOGUE.get("Medium", name).spec for name in CATALOGUE.names("Medium")},
+        profile=CATALOGUE.get("LatencyProfile", "roofline").spec,
+    )
+
+
+def test_a_slot_by_hand_and_the_memory_that_it_takes() -> None:
+    # Inputs and outputs of q, o, k, v, gate, up and down of a layer, for each unit of rank, in bf16.
+    per_rank = 2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336)
+    pool = PoolSpec.model_validate({"accelerator": "h100-sxm", "engine": {"name": "vllm"}, "lora": {"max_loras": 8}})
+    assert slot_bytes(pool, LLAMA) == 32 * 16 * per_rank * 2
+    plain, serving = plan(), plan(max_loras=8, rank=16)
+    taken = plain.kv_capacity_tokens - serving.kv_capacity_tokens
+    assert taken == pytest.approx(8 * slot_bytes(pool, LLAMA) / plain.memory.kv_bytes_per_token_per_rank, abs=17)
+
+
+def test_vllm_makes_slots_for_the_next_rank_that_it_accepts() -> None:
+    odd, even = plan(max_loras=2, rank=24).lora, plan(max_loras=2, rank=32).lora
+    assert odd is not None
+    assert even is not None
+    assert (odd.slot_bytes, odd.adapter_s) == (even.slot_bytes, even.adapter_s)
+    assert odd.load_s < even.load_s
+
+
+def test_sglang_has_the_kernels_in_every_step_and_vllm_in_those_with_adapters() -> None:
+    for engine, base_s in (("vllm", 0.0), ("sglang", 2 * 4 * 32 * KERNEL_S)):
+        lora = plan(engine, max_loras=4).lora
+        assert lora is not None
+        assert (lora.base_s, lora.step_s) == (base_s, 2 * 4 * 32 * KERNEL_S)
+
+
+def test_the_law_against_a_measured_run() -> None:
+    """vllm-project/vllm#10062: 96 prompts of ShareGPT, Llama-2-7B, A100-40GB: 28 s; 35 s with an adapter of rank 64.
+
+    25 % more. A decode step of 48 requests takes 9 % more by the law: of a release of 2024 it sees two fifths. It is
+    stated, not fitted; this keeps the statement of ``docs/limits.md`` true.
+    """
+    serving = plan(model=LLAMA_2, accelerator="a100-40gb", max_loras=1, rank=64)
+    lora = serving.lora
+    assert lora is not None
+    requests, context = 48, 400
+    plain_s = decode_step_seconds(serving.costs.seconds, requests, requests * context)
+    added_s = lora.step_s + lora.adapter_s + requests * lora.token_s
+    assert added_s / plain_s == pytest.approx(0.09, abs=0.01)
+
+
+def test_what_cannot_be_simulated_is_refused() -> None:
+    with pytest.raises(ValueError, match="no KV is left"):
+        plan(max_loras=400, rank=256)
+    host = CATALOGUE.get("Host", CATALOGUE.get("Accelerator", "h100-sxm").spec.host).spec
+    diskless = host.model_copy(update={"nvme": None})
+    with pytest.raises(ValueError, match="name a host with nvme"):
+        plan(host=diskless, max_loras=2)
+    experts = CATALOGUE.get("Model", "qwen3-30b-a3b").spec
+    with pytest.raises(ValueError, match="adapters of experts are not simulated"):
+        plan(model=experts, max_loras=2)
