@@ -96,16 +96,16 @@ def _parser() -> argparse.ArgumentParser:
                 "--with",
                 dest="feature",
                 choices=("adapters", "context", "drafts", "lmcache", "offload", "states", "windows"),
-                help="draw cases of --random with LoRA adapters, with ranks that share each sequence's KV, with drafted "
-                "tokens, with LMCache's connector, as installed, with vLLM's OffloadingConnector, with linear "
+                help="draw cases of --random with LoRA adapters, with ranks that share each sequence's KV, with "
+                "drafted tokens, with LMCache's connector, as installed, with vLLM's OffloadingConnector, with linear "
                 "attention's states, or with sliding windows",
             )
         for other, features, what in (
             (
                 "sglang",
                 ("adapters", "context", "drafts", "states", "windows"),
-                "with LoRA adapters, ranks that share each sequence's KV, drafted tokens, states of linear attention or "
-                "windows (0.5.23)",
+                "with LoRA adapters, ranks that share each sequence's KV, drafted tokens, states of linear attention "
+                "or windows (0.5.23)",
             ),
             ("router", ("pd",), "before prefill or decode workers"),
             ("dynamo", ("events",), "by the workers' KV events, which need nats-server"),

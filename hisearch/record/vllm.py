@@ -84,7 +84,14 @@ def _check(case: Case) -> None:
         raise CaseError(
             f"{case.source}: {case.name}: lora: expected with requests that name an adapter, and with them alone"
         )
-    for key in ("offload", "speculation", "sliding_window", "hybrid_window", "mamba_groups", "decode_context_parallel_size"):
+    for key in (
+        "offload",
+        "speculation",
+        "sliding_window",
+        "hybrid_window",
+        "mamba_groups",
+        "decode_context_parallel_size",
+    ):
         if case.settings.get("lora") and case.settings.get(key):
             raise CaseError(f"{case.source}: {case.name}: lora beside {key} is not recorded")
     ranks = case.settings.get("decode_context_parallel_size", 1)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.base.dtypes import I4
+from hisearch.base.dtypes import I4, I8
+from hisearch.specs.workloads.workload import GeneratedAdaptersSpec
 
 
 class RequestAdapters(NamedTuple):
@@ -40,6 +41,28 @@ def adapters_of(requested: Sequence[str | None], ranks: Sequence[int] = ()) -> R
         if code >= 0:
             rank[code] = given
     return RequestAdapters(tuple(numbers), rank, np.array(codes, np.int32))
+
+
+def draw_adapters(spec: GeneratedAdaptersSpec, session: I8, rng: np.random.Generator) -> RequestAdapters | None:
+    """The adapter of each session's requests, by a Zipf law; None where none asks for any.
+
+    Args:
+        spec: the law.
+        session: number of each request's session; shape (N,).
+        rng: one draw a session.
+    """
+    popularity = np.arange(1, spec.count + 1, dtype=np.float64) ** -spec.zipf
+    edges = spec.base_share + (1 - spec.base_share) * np.cumsum(popularity) / popularity.sum()
+    drawn = rng.random(int(session.max(initial=-1)) + 1)
+    of_session = np.where(
+        drawn < spec.base_share, -1, np.minimum(np.searchsorted(edges, drawn, "right"), spec.count - 1)
+    )
+    digits = len(str(spec.count))
+    # Of equal length, so that they sort by popularity.
+    names = tuple(f"adapter-{number:0{digits}}" for number in range(1, spec.count + 1))
+    rank = np.resize(np.array(spec.ranks or [0], np.int32), spec.count)
+    adapter = of_session[session].astype(np.int32)
+    return chosen(RequestAdapters(names, rank, adapter), np.arange(len(session)))
 
 
 def chosen(adapters: RequestAdapters | None, indices: np.ndarray) -> RequestAdapters | None:

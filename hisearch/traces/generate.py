@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hisearch.base.dtypes import F8, I8
-from hisearch.specs.workloads.workload import ArrivalSpec, GeneratedAdaptersSpec, GeneratorSpec
-from hisearch.traces.adapters import RequestAdapters, chosen
+from hisearch.specs.workloads.workload import ArrivalSpec, GeneratorSpec
+from hisearch.traces.adapters import draw_adapters
 from hisearch.traces.sampling import arrival_times_s, draw_lengths, draw_think_s, stream
 from hisearch.traces.sessions import close_loop
 from hisearch.traces.trace import Trace, declare_limit, make_trace
@@ -127,33 +127,14 @@ def generate_trace(spec: GeneratorSpec, *, seed: int = 0, until_s: float | None 
         if kept is not None:
             break
         counts = [2 * count for count in counts]
-    turns = drawn.turns
     if until_s is not None:
-        turns = _together(
-            [_drawn_on(each, part, seeds, until_s) for each, part in zip(sources, parts, strict=True)]
-        ).turns
-        kept = np.flatnonzero((turns.nominal_s >= 0) & (turns.start_s < until_s))
+        drawn = _together([_drawn_on(each, part, seeds, until_s) for each, part in zip(sources, parts, strict=True)])
+        kept = np.flatnonzero((drawn.turns.nominal_s >= 0) & (drawn.turns.start_s < until_s))
+    turns = drawn.turns
     trace = _assemble(spec, turns, kept)
     if spec.adapters is not None:
-        trace = replace(trace, adapters=_draw_adapters(spec.adapters, turns, kept, stream("adapters", *seeds)))
+        trace = replace(trace, adapters=draw_adapters(spec.adapters, turns.session[kept], stream("adapters", *seeds)))
     return declare_limit(trace, spec.max_output_tokens)
-
-
-def _draw_adapters(
-    spec: GeneratedAdaptersSpec, turns: _Turns, kept: I8, rng: np.random.Generator
-) -> RequestAdapters | None:
-    """The adapter of each session's requests; names of equal length, so that they sort by popularity."""
-    popularity = np.arange(1, spec.count + 1, dtype=np.float64) ** -spec.zipf
-    edges = spec.base_share + (1 - spec.base_share) * np.cumsum(popularity) / popularity.sum()
-    drawn = rng.random(int(turns.session.max(initial=-1)) + 1)
-    of_session = np.where(
-        drawn < spec.base_share, -1, np.minimum(np.searchsorted(edges, drawn, "right"), spec.count - 1)
-    )
-    adapter = of_session[turns.session[kept]].astype(np.int32)
-    digits = len(str(spec.count))
-    names = tuple(f"adapter-{number:0{digits}}" for number in range(1, spec.count + 1))
-    rank = np.resize(np.array(spec.ranks or [0], np.int32), spec.count)
-    return chosen(RequestAdapters(names, rank, adapter), np.arange(len(kept)))
 
 
 def _sources(spec: GeneratorSpec) -> list[_Source]:

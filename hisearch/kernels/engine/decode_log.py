@@ -16,6 +16,20 @@ def decode(sim, w, r, ahead):
 
 
 @kernel
+def batch(sim, w):
+    """Log the running requests in the step that vLLM has just formed."""
+    worker = sim.workers[w]
+    r = worker.running_head
+    while r >= 0:
+        request = sim.requests[r]
+        if request.state == la.DECODING:
+            decode(sim, w, r, 0)
+        elif request.mark == worker.launched:
+            log.entry(sim, r, request.computed, request.chunk)
+        r = request.next
+
+
+@kernel
 def decodes(sim, w, ahead):
     """Log the decodes of all decoding requests in that step."""
     r = sim.workers[w].running_head

@@ -191,8 +191,7 @@ WORKER = np.dtype(
 # FREE_NODE: first released node record, or -1; NODES_LEFT: available records; EVENT_HEAP: its size.
 # LOG_*: entries used of the log's arrays; LOG_LOST_TAKEN: lost requests that a logged step already accounts for.
 FREE_NODE, NODES_USED, NODES_LEFT, FAULT, EVENT_HEAP = 0, 1, 2, 3, 4
-# LARGEST_GROUP: copies in the largest group of duplicate blocks so far, see ``copies``.
-# PASSES: TensorRT-LLM: passes so far, see ``trtllm.step``.
+# LARGEST_GROUP: copies in the largest group of duplicate blocks so far (``copies``). PASSES: TensorRT-LLM's so far.
 LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, PASSES = 5, 6, 7, 8, 9, 10
 # SERVING: servers with a job; FREE_FETCH, FETCHES_USED: as for nodes; LOG_FETCHES: entries of the log of fetches.
 SERVING, FREE_FETCH, FETCHES_USED, LOG_FETCHES = 11, 12, 13, 14
@@ -201,8 +200,7 @@ FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT = 15, 16, 17, 18, 
 FREE_MOVE, MOVES_USED = 20, 21
 COUNTERS = 22
 
-# Values of counters[FAULT], any of which voids the run. STUCK: requests preempt each other forever, without a token.
-# OUT_OF_SLOTS: a step has more adapters than there are slots.
+# counters[FAULT]; any voids the run. STUCK: endless preemptions without a token. OUT_OF_SLOTS: too many adapters.
 NODE_POOL_FULL, OUT_OF_MEMORY, LOG_FULL, STUCK, OUT_OF_SLOTS = 1, 2, 3, 4, 5
 
 # Kinds of a logged step; vLLM has only the first.
@@ -261,8 +259,7 @@ class Sim(Handle):
         tier: hosted (of nodes), hosts (W,), fetches, lookups (of requests), servers (SERVERS W,) and their heap, moves.
     trees: first those with content by prefix (V of them: the workers', the stores', their shadows). Then pools without
         such content: the workers' separate pools of objects, if any, and the host pools of HiCache and TensorRT-LLM.
-    deepest_cached (V, M): deepest node of tree v with a page that completes in trace node s, or -1; of a store: its
-        first run in trace node s.
+    deepest_cached (V, M): deepest node of tree v with a page that completes in trace node s, or -1; stores: first run.
     trace_paths (W, depth of the trace tree): nodes on the path of the prompt that is computed in chunks, deepest first.
     links: of worker w to the host and back at 2 w and 2 w + 1. Then of each store for writing and reading, except
         host memory of a single worker. Then of each node's network, out and in. Then of what is shared on the way
@@ -280,8 +277,7 @@ class Sim(Handle):
         block; path (2, blocks of the longest path): scratch. Of LMCache's T tiers: writes (stores behind host memory,
         writes): rings; groups (L, slots); worker_stores (W, T): each worker's block table in each tier;
         matched_chunks_in (N, T): chunks that a request's look-up matched there.
-    other_pools (V,), other_nodes (of nodes), other_requests (N,): SGLang's pool besides full attention's; of length 1
-        where there is none.
+    other_pools (V,), other_nodes (of nodes), other_requests (N,): SGLang's second pool; of length 1 where not there.
     kv_groups: groups of KV blocks under vLLM; of length 1 where there is only one group: kv_pools (W,), kv_blocks
         (W, blocks), kv_buckets (W, a power of two), held (N,) and kv_tables (W max_running, pages of all groups):
         blocks of running requests, with next_tables (W max_running,), the list of free tables.
@@ -294,8 +290,7 @@ class Sim(Handle):
     tenants (W, tenants): see ``traffic.fair_share``. ttft_targets_s: by priority; both of one place where not used.
     pinned (N,): 1 where the client has the engine ignore end-of-sequence tokens, as benchmarks do.
     ends_by_limit (N,): 1 where an output ends by its declared limit, which the engine sees one step ahead.
-    accepted (drafted tokens,): probability that the first 1, 2, … drafted tokens are all accepted; of length 1 where
-        there are none.
+    accepted (drafted tokens,): probability that the first 1, 2, … are all accepted; of length 1 where there are none.
     owner_head (M,), owner, next_owner: requests whose output covers a trace node (see ``owners``).
     pledged (M,): pass in which a page in a trace node was pledged (see ``trtllm.step``), empty elsewhere.
     stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s,

@@ -1,9 +1,8 @@
 """SGLang's step rule (0.5): a prefill batch runs, alone or in a mixed step; otherwise the running batch decodes.
 
 A *pass* forms the next batch. Requests of a prefill join the running ones on the next pass, even if its results are not
-known yet (overlap). The running batch is marked *full* when an admission fails; no admission is tried until a request
-leaves it. The new-token *ratio* is the share of the running requests' declared outputs that admission reserves. An idle
-pass resets it.
+known yet (overlap). The running batch is *full* when an admission fails; none is tried until a request leaves it. The
+new-token *ratio* is the share of running requests' declared outputs that admission reserves. An idle pass resets it.
 """
 
 from __future__ import annotations

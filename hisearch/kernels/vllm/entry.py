@@ -149,7 +149,7 @@ def account(sim, w, now, before):
     if worker.skipped_step > 0:
         _count_skipped(sim, w, end)
     if sim.config.log:
-        _log_batch(sim, w)
+        decode_log.batch(sim, w)
         log.step(sim, w, la.ANY_STEP, now, worker.newest_start_s, end)
     worker.endings_old = worker.endings_new
     worker.endings_new = -1
@@ -369,20 +369,6 @@ def let_go(sim, w, r, now):
         request.away = 0
         memory.release(sim, w, r, request.computed, request.computed)
         heaps.wake(sim, w, now)
-
-
-@kernel
-def _log_batch(sim, w):
-    """Log the running requests in the step just formed."""
-    worker = sim.workers[w]
-    r = worker.running_head
-    while r >= 0:
-        request = sim.requests[r]
-        if request.state == la.DECODING:
-            decode_log.decode(sim, w, r, 0)
-        elif request.mark == worker.launched:
-            log.entry(sim, r, request.computed, request.chunk)
-        r = request.next
 
 
 def engine_entry(sim, op, w, r, now):

@@ -55,11 +55,9 @@ class WorkerPlan:
     """Everything a simulation needs to know about a worker.
 
     kv_capacity_tokens: of HBM, in full pages; with groups, blocks of any group times the tokens of a page.
-    max_request_tokens: requests with prompt and declared output beyond it are refused: the model's longest, and with
-        groups the longest that the pool admits.
+    max_request_tokens: of prompt and declared output; more is refused: the model's longest, or the groups' pool's.
     ignore_eos: whether requests make exactly as many tokens as they declare, as in benchmarks: all, or by request.
-    limits_stated: whether outputs that fill their limit end by it; False: clients state none, and an end-of-sequence
-        token ends all outputs.
+    limits_stated: outputs that fill their limit end by it; False: an end-of-sequence token ends them all.
     tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
     workers_per_node: workers that share stores of node scope.
     split: parallelism of the worker's copy of the model. power: draw besides that of its steps.
