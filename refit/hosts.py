@@ -24,16 +24,18 @@ def with_hosts(profile: LatencyProfileSpec) -> LatencyProfileSpec:
     fitted = _fitted()
     grace = profile.laws is not None and BOARDS[profile.laws.accelerator].grace
     engines = {
-        name: _overhead(overhead, fitted[name], GRACE[name] if grace else 1.0) if name in fitted else overhead
+        name: _overhead(overhead, fitted[name], GRACE[name] if grace else None) if name in fitted else overhead
         for name, overhead in profile.engines.items()
     }
     return profile.model_copy(update={"engines": engines})
 
 
-def _overhead(overhead: EngineOverhead, fitted: dict[str, Any], scale: float) -> EngineOverhead:
+def _overhead(overhead: EngineOverhead, fitted: dict[str, Any], scale: float | None) -> EngineOverhead:
     base_times = HostTimes.model_validate({name: value for name, value in fitted.items() if name != "versions"})
     versions = {name: HostTimes.model_validate(times) for name, times in fitted["versions"].items()}
-    update = {"versions": versions, "host_scale": scale, "evidence": "fitted"}
+    update: dict[str, object] = {"versions": versions, "evidence": "fitted"}
+    if scale is not None:
+        update["host_scale"] = scale
     return overhead.with_times(base_times).model_copy(update=update)
 
 
