@@ -28,7 +28,7 @@ from hisearch.specs.machines.profile import LatencyProfileSpec, ProfileChoice
 
 #: Relative error of step times by carried laws: the root mean square of what ``left_out`` finds (0.10 under vLLM, 0.14
 #: under SGLang) and of the laws' own error (0.10), as a root of squares.
-TRANSFERRED_ERROR = 0.18
+TRANSFERRED_ERROR = 0.2
 #: Likewise where the sheet is derated, with another fifth, an assumption: no card of another vendor was left out.
 DERATED_ERROR = 0.27
 #: Largest ratio of bandwidths, or of peaks, over which laws are carried: about the widest between neighbours that were
