@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from hisearch.latency.sheets import of_catalogue
-from hisearch.specs.machines.host import EngineOverhead, HostTimes, host_scale
+from hisearch.specs.machines.host import EngineOverhead, HostProcessor, HostTimes, host_scale
 from hisearch.specs.machines.profile import LatencyProfileSpec
 
 FILE = Path(__file__).with_name("host_times.yaml")
@@ -22,7 +22,7 @@ def with_hosts(profile: LatencyProfileSpec) -> LatencyProfileSpec:
     """``profile`` with the fitted host work of its engines; engines that were not fitted stay as they are."""
     fitted = _fitted()
     laws = profile.laws
-    processor = "x86" if laws is None else of_catalogue("Accelerator", laws.accelerator).host_processor
+    processor: HostProcessor = "x86" if laws is None else of_catalogue("Accelerator", laws.accelerator).host_processor
     engines = {
         name: _overhead(overhead, fitted[name], host_scale(processor, name)) if name in fitted else overhead
         for name, overhead in profile.engines.items()
