@@ -16,13 +16,11 @@ class Board(NamedTuple):
     """An accelerator of the catalogue: its name in the tables, and its multiprocessors (NVIDIA's white papers).
 
     clock_share: see ``specs.machines.laws.LawsSpec``.
-    grace: its host is a Grace; otherwise x86 processors.
     """
 
     system: str
     multiprocessors: int
     clock_share: float = SUSTAINED_CLOCK
-    grace: bool = False
 
 
 #: Accelerators with a shipped profile.
@@ -32,8 +30,8 @@ BOARDS: dict[str, Board] = {
     "h200": Board("h200_sxm", 132),
     "b200": Board("b200_sxm", 148, clock_share=BLACKWELL_CLOCK),
     "b300": Board("b300_sxm", 148, clock_share=BLACKWELL_CLOCK),
-    "gb200": Board("gb200", 152, clock_share=BLACKWELL_CLOCK, grace=True),
-    "gb300": Board("gb300", 152, clock_share=BLACKWELL_CLOCK, grace=True),
+    "gb200": Board("gb200", 152, clock_share=BLACKWELL_CLOCK),
+    "gb300": Board("gb300", 152, clock_share=BLACKWELL_CLOCK),
     "l40s": Board("l40s", 142),
     "rtx-pro-6000": Board("rtx_pro_6000_server", 188),
 }

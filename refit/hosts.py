@@ -11,10 +11,9 @@ from typing import Any
 
 import yaml
 
-from hisearch.specs.machines.host import EngineOverhead, HostTimes
+from hisearch.latency.sheets import of_catalogue
+from hisearch.specs.machines.host import EngineOverhead, HostProcessor, HostTimes, host_scale
 from hisearch.specs.machines.profile import LatencyProfileSpec
-from refit.boards import BOARDS
-from refit.processors import GRACE
 
 FILE = Path(__file__).with_name("host_times.yaml")
 
@@ -22,20 +21,19 @@ FILE = Path(__file__).with_name("host_times.yaml")
 def with_hosts(profile: LatencyProfileSpec) -> LatencyProfileSpec:
     """``profile`` with the fitted host work of its engines; engines that were not fitted stay as they are."""
     fitted = _fitted()
-    grace = profile.laws is not None and BOARDS[profile.laws.accelerator].grace
+    laws = profile.laws
+    processor: HostProcessor = "x86" if laws is None else of_catalogue("Accelerator", laws.accelerator).host_processor
     engines = {
-        name: _overhead(overhead, fitted[name], GRACE[name] if grace else None) if name in fitted else overhead
+        name: _overhead(overhead, fitted[name], host_scale(processor, name)) if name in fitted else overhead
         for name, overhead in profile.engines.items()
     }
     return profile.model_copy(update={"engines": engines})
 
 
-def _overhead(overhead: EngineOverhead, fitted: dict[str, Any], scale: float | None) -> EngineOverhead:
+def _overhead(overhead: EngineOverhead, fitted: dict[str, Any], scale: float) -> EngineOverhead:
     base_times = HostTimes.model_validate({name: value for name, value in fitted.items() if name != "versions"})
     versions = {name: HostTimes.model_validate(times) for name, times in fitted["versions"].items()}
-    update: dict[str, object] = {"versions": versions, "evidence": "fitted"}
-    if scale is not None:
-        update["host_scale"] = scale
+    update = {"versions": versions, "host_scale": scale, "evidence": "fitted"}
     return overhead.with_times(base_times).model_copy(update=update)
 
 

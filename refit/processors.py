@@ -6,11 +6,6 @@ import itertools
 import math
 from pathlib import Path
 
-#: Time that a Grace takes for an engine's host work, over that of x86 hosts (``grace_scale``): of SGLang 1.43 to 1.91
-#: by module and accelerator, of TensorRT-LLM 1.45 and 1.48, of vLLM 2.05 and 2.22. Modules in CUDA graphs have 0.94 to
-#: 1.0 there. PyTorch's Linear takes 37 us on a GB200 and 13.5 on a DGX H100 (TransformerEngine, issue 2053).
-GRACE: dict[str, float] = {"sglang": 1.71, "trtllm": 1.46, "vllm": 2.13}
-
 #: Tables of modules that are launched operator by operator, and the smallest of whose sizes the host binds.
 LAUNCHED_MODULES: dict[str, tuple[str, ...]] = {
     "sglang": (

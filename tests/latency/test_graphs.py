@@ -137,6 +137,13 @@ def test_a_stated_largest_graph_of_sglang_goes_on_by_16_and_by_32():
     assert capture_sizes(engine, SGLANG_SIZES, 8 * 2.0**30, 1) == [*SGLANG_SIZES, *range(544, 769, 32)]
 
 
+def test_a_profile_that_knows_no_sizes_has_small_ones_too():
+    engine = EngineSpec(name="sglang", max_cudagraph_capture_size=768)
+    sizes = capture_sizes(engine, [], 180 * 2.0**30, 1)
+    assert (sizes[:4], sizes[-1]) == ([1, 2, 4, 8], 768)
+    assert max(np.diff(sizes)) == 16
+
+
 def test_decodes_beyond_sglangs_largest_graph_are_launched_one_by_one():
     floor = costs("sglang-h100-sxm", "sglang").floor
     assert floor.graph_tokens == 256

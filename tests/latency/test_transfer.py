@@ -80,6 +80,14 @@ def test_the_nearest_is_nearest_in_bandwidth_peak_and_design() -> None:
     assert {errors_left_out[name] for name in ("l40", "rtx-6000-ada", "rtx4090")} == {"l40s"}
 
 
+@pytest.mark.parametrize(("measured", "name", "scale"), [("h200", "gh200", 1.71), ("gb200", "h200", 1.0)])
+def test_host_work_is_that_of_the_host_it_is_carried_to(measured: str, name: str, scale: float) -> None:
+    profile = CATALOGUE.get("LatencyProfile", f"sglang-{measured}").spec
+    carried = transfer.carried(profile, CATALOGUE.get("Accelerator", name).spec)
+    assert carried.engines["sglang"].host_scale == scale
+    assert carried.engines["sglang"].launch_s == profile.engines["sglang"].launch_s
+
+
 def test_accelerators_that_were_measured_or_are_no_gpus_are_priced_as_before() -> None:
     assert _costs(CATALOGUE.get("Accelerator", "h100-sxm").spec).evidence != "transferred"
     for name in ("tpu-v5e", "a10g"):  # A10G is far from all that were measured.

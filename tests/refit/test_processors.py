@@ -7,21 +7,21 @@ import importlib.util
 import pytest
 
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root
-from hisearch.specs.machines.host import OF_HOST, HostTimes
+from hisearch.specs.machines.host import OF_HOST, ON_GRACE, HostTimes
 from refit.boards import BOARDS
-from refit.processors import GRACE, grace_scale
+from refit.processors import grace_scale
 from refit.shipped import data_folder
 
 
 @pytest.mark.skipif(importlib.util.find_spec("aiconfigurator_core") is None, reason="extra aic is not installed")
-@pytest.mark.parametrize("engine", GRACE)
+@pytest.mark.parametrize("engine", ON_GRACE)
 def test_the_scale_of_grace_is_measured(engine: str) -> None:
-    assert grace_scale(data_folder(None), engine) == pytest.approx(GRACE[engine], abs=0.005)
+    assert grace_scale(data_folder(None), engine) == pytest.approx(ON_GRACE[engine], abs=0.005)
 
 
 @pytest.mark.parametrize("board", BOARDS)
 def test_boards_of_grace_have_its_scale_and_no_other(board: str) -> None:
-    for engine, scale in GRACE.items():
+    for engine, scale in ON_GRACE.items():
         profile = Catalogue(shipped_root()).get("LatencyProfile", f"{engine}-{board}").spec
         assert profile.engines[engine].host_scale == (scale if board.startswith("gb") else 1.0)
 

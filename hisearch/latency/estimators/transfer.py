@@ -23,6 +23,7 @@ from hisearch.latency.step_cost import step_seconds
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.machines.host import host_scale
 from hisearch.specs.machines.laws import LawsSpec
 from hisearch.specs.machines.profile import LatencyProfileSpec, ProfileChoice
 
@@ -127,7 +128,7 @@ def _held_clock(laws: LawsSpec, accelerator: AcceleratorSpec) -> float:
 
 
 def carried(profile: LatencyProfileSpec, accelerator: AcceleratorSpec) -> LatencyProfileSpec:
-    """``profile`` with its laws at the sheet of ``accelerator``.
+    """``profile`` with its laws at the sheet of ``accelerator``, and its engines' work on that one's host.
 
     Experts in fp8 of a derated accelerator attain the shares that 16-bit ones do, an assumption.
 
@@ -153,7 +154,12 @@ def carried(profile: LatencyProfileSpec, accelerator: AcceleratorSpec) -> Latenc
         }
     )
     error = TRANSFERRED_ERROR if accelerator.derating is None else DERATED_ERROR
-    return profile.model_copy(update={"laws": laws, "evidence": "transferred", "relative_error": error})
+    engines = {
+        name: overhead.model_copy(update={"host_scale": host_scale(accelerator.host_processor, name)})
+        for name, overhead in profile.engines.items()
+    }
+    carried_over = {"laws": laws, "engines": engines, "evidence": "transferred", "relative_error": error}
+    return profile.model_copy(update=carried_over)
 
 
 def left_out(engine: EngineName, choices: Sequence[ProfileChoice]) -> dict[tuple[str, str], list[float]]:

@@ -19,10 +19,11 @@ GRAPH_MODES: dict[EngineName, GraphMode] = {
 
 
 #: MiB of an accelerator from which SGLang's largest decode graph is this, on less than ``MANY_RANKS`` ranks and on more
-#: (``_handle_gpu_memory_settings``, 0.5.9 and 0.5.23). Before ``MORE_GRAPHS_SINCE`` 48 and 160 were 24 and 80.
+#: (``_handle_gpu_memory_settings``, 0.5.23), and before ``MORE_GRAPHS_SINCE`` (0.5.9).
 SGLANG_LARGEST = (
     (160 * 1024, 512, 512), (60 * 1024, 256, 512), (35 * 1024, 32, 160), (20 * 1024, 48, 160), (0, 8, 8),
 )  # fmt: skip
+FORMER_SGLANG_LARGEST = (*SGLANG_LARGEST[:3], (20 * 1024, 24, 80), SGLANG_LARGEST[-1])
 MANY_RANKS = 4
 #: Some release after 0.5.9 and by 0.5.23.
 MORE_GRAPHS_SINCE = "0.5.23"
@@ -73,7 +74,7 @@ def capture_sizes(engine: Engine, known: Sequence[int], memory_bytes: float, ran
             largest = _sglang_largest(engine.version, memory_bytes, ranks)
             return [size for size in known if size <= largest]
         return list(known)
-    if engine.name == "sglang":
+    if engine.name == "sglang" and known:
         known = (*known, *range(544, most + 1, 32))
     pattern = known or (1, 2, 4, *range(8, 257, 8), *range(272, most + 1, 16))
     return sorted({*(size for size in pattern if size <= most), most})
@@ -81,9 +82,8 @@ def capture_sizes(engine: Engine, known: Sequence[int], memory_bytes: float, ran
 
 def _sglang_largest(version: str, memory_bytes: float, ranks: int) -> int:
     """Requests of SGLang's largest decode graph where none is stated."""
-    of_few, of_many = next(sizes for least_mib, *sizes in SGLANG_LARGEST if memory_bytes >= least_mib * 2**20)
-    if (of_few, of_many) == (48, 160) and precedes(version, MORE_GRAPHS_SINCE):
-        of_few, of_many = 24, 80
+    largest = FORMER_SGLANG_LARGEST if precedes(version, MORE_GRAPHS_SINCE) else SGLANG_LARGEST
+    of_few, of_many = next(sizes for least_mib, *sizes in largest if memory_bytes >= least_mib * 2**20)
     return of_few if ranks < MANY_RANKS else of_many
 
 

@@ -19,6 +19,7 @@ from hisearch.specs.base import (
     check_price_range,
 )
 from hisearch.specs.errors import KeyedError
+from hisearch.specs.machines.host import HostProcessor
 from hisearch.specs.machines.systolic import SystolicSpec
 
 ScopeName = Literal["worker", "node", "cluster"]
@@ -73,6 +74,9 @@ class AcceleratorSpec(Strict):
     )
     host_link: LinkSpec = Field(
         description="Between the accelerator and host memory, per direction, at the rate large pinned copies attain."
+    )
+    host_processor: HostProcessor = Field(
+        "x86", description="Of its host, which an engine's host work runs on: where a profile is carried over to it."
     )
     multiprocessors: Count | None = Field(
         None,

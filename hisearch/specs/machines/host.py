@@ -12,7 +12,7 @@ value say so.
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -45,8 +45,21 @@ RANGES: dict[str, Range] = {
 }
 
 
+HostProcessor = Literal["x86", "grace"]
+
+#: Time that a Grace takes for an engine's host work, over that of x86 hosts: of SGLang 1.43 to 1.91 by module and
+#: accelerator, of TensorRT-LLM 1.45 and 1.48, of vLLM 2.05 and 2.22 (``refit.processors`` measures it in operator
+#: tables). Modules in CUDA graphs have 0.94 to 1.0 there. PyTorch's Linear takes 37 us on a GB200 and 13.5 on a DGX
+#: H100 (TransformerEngine, issue 2053).
+ON_GRACE: dict[str, float] = {"sglang": 1.71, "trtllm": 1.46, "vllm": 2.13}
+
 #: Times of work that the host does for a step, which its processor's speed scales.
 OF_HOST = ("schedule_s", "schedule_sequence_s", "launch_s")
+
+
+def host_scale(processor: HostProcessor, engine: str) -> float:
+    """Time of the engine's host work on ``processor`` over that on x86 hosts."""
+    return ON_GRACE.get(engine, 1.0) if processor == "grace" else 1.0
 
 
 class FrontEndTimes(Strict):

@@ -104,17 +104,10 @@ def conditions_of_side(side: Side) -> Conditions:
         "memory_fraction": limits.memory_fraction or engine.memory_fraction,
         "chunk_tokens": limits.step_tokens or engine.chunk_tokens,
         "max_prefill_tokens": limits.prefill_tokens or engine.max_prefill_tokens,
-        **_graphs(limits.graph_tokens),
+        "max_cudagraph_capture_size": limits.graph_tokens,
         "overlap": engine.overlap and (engine.name != "trtllm" or side.role != "prefill"),
     }
     return replace(conditions, engine=engine.model_copy(update=changed), pool_tokens=limits.pool_tokens)
-
-
-def _graphs(graph_tokens: int | tuple[int, ...] | None) -> dict[str, object]:
-    """Settings of CUDA graphs that a recipe states."""
-    if isinstance(graph_tokens, tuple):
-        return {"cudagraph_capture_sizes": list(graph_tokens)}
-    return {} if graph_tokens is None else {"max_cudagraph_capture_size": graph_tokens}
 
 
 def pool_of(side: Side, device: WorkerPlan, seconds: StepCosts, layers: int, front_end: FrontEnd) -> PoolPlan:

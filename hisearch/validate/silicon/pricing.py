@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from hisearch.latency.costs import FrontEnd, StepCosts
 from hisearch.latency.device_memory.plan import DoesNotFit, plan_memory
-from hisearch.latency.estimator import build_estimator
+from hisearch.latency.estimator import ProfileEstimator, build_estimator
 from hisearch.latency.host import Launches, front_end_of, launches_of, with_host_times
 from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.served_errors import plain_name
@@ -27,8 +27,6 @@ from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.tables import RequestTable
 from hisearch.specs.base import DType
-from hisearch.specs.deployments.engine import EngineSpec
-from hisearch.specs.deployments.graphs import capture_sizes
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.hardware import AcceleratorSpec, FabricSpec
 from hisearch.specs.machines.host import HostTimes
@@ -176,15 +174,13 @@ class Pricer:
         """The row's worker without host work, and its steps' costs with it."""
         device = self._device(row, conditions)
         overlap = conditions.engine.overlap
-        launches = self._launches(row, conditions.engine)
-        return device, with_host_times(device.costs.seconds, times, launches, overlap=overlap)
+        return device, with_host_times(device.costs.seconds, times, self._launches(row, conditions), overlap=overlap)
 
-    def _launches(self, row: SiliconRow, engine: EngineSpec) -> Launches:
+    def _launches(self, row: SiliconRow, conditions: Conditions) -> Launches:
         """Kernels that the host of the row's engine launches."""
-        model, split, known = self._model(row), row.parallelism, self._profile_of(row)[1].engines[row.backend]
-        ranks, memory_bytes = split.tensor * split.attention_data, self._accelerator(row).memory_bytes
-        graphs = capture_sizes(engine, known.graph_batches, memory_bytes, ranks)
-        return launches_of(model, row.parallelism, _weight_dtype(row, model), row.backend, graphs)
+        priced, estimator = self.worker(row, conditions), ProfileEstimator(*self._profile_of(row))
+        graphs = estimator.overhead(priced).graph_batches
+        return launches_of(priced.model, row.parallelism, priced.weight_dtype, row.backend, graphs)
 
     def times_of(self, row: SiliconRow) -> HostTimes:
         """Host work of the row's engine in its version.

@@ -58,8 +58,8 @@ class Shape(Strict):
 
     batch: most requests that a scheduler runs. step_tokens: most tokens of its steps, of an SGLang prompt's chunks.
     prefill_tokens: most of SGLang's prefill steps. pool_tokens: most KV of a scheduler. graph_tokens: of the largest
-    CUDA graph, or of the only ones. all_to_all: attention groups send their tokens to the ranks of the experts, if set.
-    Absent values are the engine's defaults.
+    CUDA graph. all_to_all: attention groups send their tokens to the ranks of the experts, if set. Absent values are
+    the engine's defaults.
     """
 
     tensor: Count
@@ -70,7 +70,7 @@ class Shape(Strict):
     step_tokens: NonNegativeInt = 0
     prefill_tokens: NonNegativeInt = 0
     pool_tokens: Count | None = None
-    graph_tokens: Count | tuple[Count, ...] | None = None
+    graph_tokens: Count | None = None
     all_to_all: bool = False
 
     @property
