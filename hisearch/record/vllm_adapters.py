@@ -24,10 +24,10 @@ def lora_config(lora: dict[str, Any]) -> Any:
 
 def lora_request(adapter: int | None) -> Any:
     """What a request for an adapter carries; None for the base model."""
-    from vllm.lora.request import LoRARequest
-
     if adapter is None:
         return None
+    from vllm.lora.request import LoRARequest
+
     return LoRARequest(lora_name=f"adapter-{adapter}", lora_int_id=adapter, lora_path=f"/adapters/{adapter}")
 
 

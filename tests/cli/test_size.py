@@ -93,12 +93,12 @@ def test_what_is_cheaper_is_named_once(feasible: bool, monkeypatch: pytest.Monke
 def test_it_says_why_the_largest_rate_of_the_same_accelerators_may_differ() -> None:
     pools = [SimpleNamespace(accelerator="h200", accelerators=4)]
     trial = SimpleNamespace(deployment=SimpleNamespace(pools=pools))
-    asked: Any = SimpleNamespace(question=SimpleNamespace(rate=20.0))
+    asked: Any = SimpleNamespace(question=SimpleNamespace(total_rate=20.0))
     result: Any = SimpleNamespace(recommendation=SimpleNamespace(trial=trial), confidence=Confidence(chance=0.93))
     said = view._asked_in_reverse(result, asked)
     assert "`size --have h200:4` draws step times alone" in said
     assert "a replica more or less" in said
-    users: Any = SimpleNamespace(question=SimpleNamespace(rate=None))
+    users: Any = SimpleNamespace(question=SimpleNamespace(total_rate=None))
     unsure: Any = SimpleNamespace(recommendation=result.recommendation, confidence=Confidence())
     assert view._asked_in_reverse(result, users) == view._asked_in_reverse(unsure, asked) == ""
 

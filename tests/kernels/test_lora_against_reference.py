@@ -67,3 +67,10 @@ def test_adapters_equal_their_restatement(engine: EngineName, version: str, seed
     difference = first_difference(recording, theirs, mine)
     assert equal_steps(theirs, mine) == len(theirs.steps) == len(mine.steps), difference
     assert abs(theirs.finish_s - mine.finish_s).max() < 1e-6
+
+
+def test_an_ended_copy_that_keeps_others_out_waits_for_an_arrival() -> None:
+    """SGLang 0.5.9 notes that a copy has ended with a request of its adapter: others of an idle worker wait till then."""
+    recording = system("sglang", "0.5.9", 12624)
+    theirs, mine = both(recording)
+    assert equal_steps(theirs, mine) == len(theirs.steps) == len(mine.steps), first_difference(recording, theirs, mine)

@@ -116,7 +116,7 @@ def _restated(index: int, row: RequestRow, recording: EngineRecording) -> Reques
         content,
         row.priority,
         row.max_output_tokens is None,
-        row.adapter,
+        adapter=row.adapter,
     )
 
 

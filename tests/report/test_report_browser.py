@@ -26,7 +26,7 @@ pytestmark = [
 PICTURES = Path(__file__).parents[2] / "build" / "pictures"
 TABS = ("answer", "why", "trades", "sensitivity", "load", "cache", "time", "trials", "provenance")
 READY = "document.documentElement.dataset.drawn === 'answer'"
-FIGURES = 15
+FIGURES = 16
 
 #: Labels of the open tab that lie on each other, and what sticks out of the page.
 UNTIDY = """(() => {

@@ -92,5 +92,5 @@ def test_classes() -> None:
     score = evaluate(result, slo)
     expected = float(np.percentile(result.requests.ttfo_s[numbers == 1], 95))
     assert score.metrics["ttfo_p95@priority=1_s"] == pytest.approx(expected)
-    shares = shares_of_classes(result, "priority", slo, 1.0)
+    shares = shares_of_classes(result, "priority", [(np.ones(len(numbers), dtype=bool), slo)], 1.0)
     assert shares[1].latencies["ttfo_p95_s"] == pytest.approx(expected)

@@ -205,8 +205,8 @@ def form(sim, w, now):
             heaps.form_at(sim, w, now)
         elif worker.phase == la.IDLE and worker.waiting > 0 and sim.config.hicache:
             idle.schedule_retry(sim, w)
-        elif worker.phase == la.IDLE and worker.waiting > 0 and sglang_lora.next_ready_s(sim, w) < la.FOREVER_S:
-            heaps.event_set(sim, w, sglang_lora.next_ready_s(sim, w))
+        elif worker.phase == la.IDLE and worker.waiting > 0 and sglang_lora.next_ready_s(sim, w, now) < la.FOREVER_S:
+            heaps.event_set(sim, w, sglang_lora.next_ready_s(sim, w, now))
         return
     if sim.config.hicache:
         now = sim.workers[w].now_s
@@ -289,7 +289,8 @@ def complete(sim, w, now):
             thinking.note_decoded(sim, w, worker.clock, worker.fast_forward_from_s)
         # The results that ``now`` brings are processed below.
         visible.note_fast_forward(sim, w, steps - 1 - sim.config.overlap)
-    lora.account(sim, w, steps)
+    if sim.lora.policy.slots > 0:
+        lora.account(sim, w, steps)
     sglang_decode.complete_decode(sim, w)
     inbox.passed(sim, w, steps - 1)
     note_peak(sim, w)

@@ -185,12 +185,15 @@ def _try_copy(sim, w, a, now):
 
 
 @kernel
-def next_ready_s(sim, w):
-    """When the next copy ends; FOREVER_S: none is under way."""
+def next_ready_s(sim, w, now):
+    """When the next copy ends after ``now``; FOREVER_S: none does.
+
+    One that has ended may still be noted, and keep others out, until a request of its adapter comes.
+    """
     ready_s = la.FOREVER_S
     if sim.lora.policy.overlaps:
         for a in range(sim.lora.policy.adapters + 1):
-            if sim.lora.places[w, a].ready_s >= 0.0:
+            if sim.lora.places[w, a].ready_s > now:
                 ready_s = min(ready_s, sim.lora.places[w, a].ready_s)
     return ready_s
 

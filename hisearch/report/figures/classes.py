@@ -20,7 +20,7 @@ def figure_classes(classes: Sequence[ClassFigures]) -> go.Figure:
     """Good requests and dollars per hour of each class."""
     from plotly.subplots import make_subplots
 
-    titles = ["Meet their terms (%)", "Dollars per hour"]
+    titles = ["Good (%)", "$ per hour"]
     figure = make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.06, subplot_titles=titles)
     names = [plain(each.name) for each in classes]
     columns = ([100 * each.attainment for each in classes], [each.usd_per_hour for each in classes])

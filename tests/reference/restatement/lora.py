@@ -6,6 +6,7 @@ Source of every rule: recordings of the engines' own schedulers with their own c
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
@@ -164,9 +165,12 @@ class SglangLoraWorker(SglangWorker):
             self._queued_s.setdefault(live.request.id, self.clock.now_s)
 
     def next_event_s(self) -> float | None:
-        """When an idle worker with requests waiting needs another pass, if no request arrives before."""
+        """When an idle worker with requests waiting needs another pass, if no request arrives before.
+
+        Infinity: a copy that has ended keeps others out until a request of its adapter comes, as 0.5.9 has it.
+        """
         ends = [end_s for end_s in self.copying.values() if end_s > self.clock.now_s]
-        return min(ends, default=None)
+        return min(ends, default=math.inf if self.copying else None)
 
     def _queue_again(self, live: LiveRequest) -> None:
         super()._queue_again(live)

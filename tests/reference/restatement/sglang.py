@@ -7,6 +7,7 @@ is ``HostCache``'s.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
@@ -499,4 +500,6 @@ def _next_pass_s(worker: SglangWorker, pending: list[Request]) -> float:
         return worker.clock.now_s
     times = [pending[0].arrival_s] if pending else []
     event_s = worker.next_event_s() if worker.waiting else None
+    if event_s == math.inf and not pending:
+        raise StuckError(f"request {worker.waiting[0].request.id} waits and nothing will come that admits it")
     return min([*times, event_s] if event_s is not None else times, default=worker.clock.now_s)
