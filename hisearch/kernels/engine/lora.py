@@ -132,7 +132,7 @@ def take_stall(sim, w):
 def reset(sim, w):
     """Empty worker ``w``'s slots and host memory; the base model has the first slot where it takes one."""
     lora = sim.lora
-    if lora.policy.slots == 0:
+    if not sim.config.serves_adapters:
         return
     state = lora.states[w]
     state.resident = 0

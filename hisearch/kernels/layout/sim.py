@@ -240,7 +240,9 @@ CONFIG = np.dtype(
         ("overlap", "i8"),  # a batch is formed while the previous one runs
         ("chunked_prefill", "i8"),  # 0: a prompt is never cut by the budget
         ("log", "i8"),  # 1: steps are logged
+        ("thinks", "i8"),  # 1: some request of the pool thinks (see ``traffic.thinking``)
         ("attached", "i8"),  # 1: devices are attached to accelerators, and attached_joules are theirs; 0: not read
+        *ll.CONFIG,
         *vllm_fields.CONFIG,
         *sglang_fields.CONFIG,
         *trtllm_fields.CONFIG,
@@ -261,26 +263,24 @@ class Sim(Handle):
         such content: the workers' separate pools of objects, if any, and the host pools of HiCache and TensorRT-LLM.
     deepest_cached (V, M): deepest node of tree v with a page that completes in trace node s, or -1; stores: first run.
     trace_paths (W, depth of the trace tree): nodes on the path of the prompt that is computed in chunks, deepest first.
-    links: of worker w to the host and back at 2 w and 2 w + 1. Then of each store for writing and reading, except
-        host memory of a single worker. Then of each node's network, out and in. Then of what is shared on the way
-        to host memory, into and out of it. shared (W, levels): the link into it that worker w takes, out of it
-        next. Decode workers that write back to another pool's storage have only the links to the host and back and
-        those of the networks.
+    links: of worker w to the host and back at 2 w and 2 w + 1. Then of each store for writing and reading, except host
+        memory of a single worker. Then of each node's network, out and in. Then of what is shared on the way to host
+        memory, into and out of it. shared (W, levels): the link into it that worker w takes, out of it next. Decode
+        workers that write back to another pool's storage have only those to the host and back and of the networks.
     store_tiers (tiers of stores,): nearest first. users, users_next (M,), users_end (M,): future users of a trace
         node's pages (see ``foresight``), of length 0 where they are not used.
     offloading: vLLM's tiers, and the state of their KV connectors, of length 1 where there are none: offloaded (N,),
         fresh (1,): of a request that has not arrived; connectors (W,), notes (2 W,), transfers; stores (S,) with
-        run_rows (S, 3 LISTS), run_deepest_cached (S, M): deepest run in each trace node, runs, and pending
-        uses (S, USES); next_filling (tokens of a block,): scratch; block_tables (L,), each with block_table_rows
-        (L, 3 LISTS), blocks (L, slots) and buckets (L, a power of two); of each trace node block_base (M,): key of its
-        first block, and node_blocks (M, 2): the number of that block on the path, and one past the number of its last
-        block; path (2, blocks of the longest path): scratch. Of LMCache's T tiers: writes (stores behind host memory,
-        writes): rings; groups (L, slots); worker_stores (W, T): each worker's block table in each tier;
-        matched_chunks_in (N, T): chunks that a request's look-up matched there.
-    other_pools (V,), other_nodes (of nodes), other_requests (N,): SGLang's second pool; of length 1 where not there.
-    kv_groups: groups of KV blocks under vLLM; of length 1 where there is only one group: kv_pools (W,), kv_blocks
-        (W, blocks), kv_buckets (W, a power of two), held (N,) and kv_tables (W max_running, pages of all groups):
-        blocks of running requests, with next_tables (W max_running,), the list of free tables.
+        run_rows (S, 3 LISTS), run_deepest_cached (S, M): deepest run in each trace node, runs, and pending uses (S,
+        USES); next_filling (tokens of a block,): scratch; block_tables (L,), each with block_table_rows (L, 3 LISTS),
+        blocks (L, slots) and buckets (L, a power of two); of each trace node block_base (M,): key of its first block,
+        and node_blocks (M, 2): the number of that block on the path, and one past the number of its last block; path
+        (2, blocks of the longest path): scratch. Of LMCache's T tiers: writes (stores behind host memory, writes):
+        rings; groups (L, slots); worker_stores (W, T): each worker's block table in each tier; matched_chunks_in (N,
+        T): chunks matched there. other_pools (V,), other_nodes (of nodes), other_requests (N,): SGLang's second pool.
+    kv_groups: groups of KV blocks under vLLM; of length 1 where there is only one group: kv_pools (W,), kv_blocks (W,
+        blocks), kv_buckets (W, a power of two), held (N,) and kv_tables (W max_running, pages of all groups): blocks of
+        running requests, with next_tables (W max_running,), the list of free tables.
     residue (W, P): decoding requests by (tokens computed - clock) mod P.
     finish_heap, batch (W, max_running); request indices; evict_heap: nodes, those of each tree in its ``TREE.places``.
     launches (2 W,), prompts (2 W, max_running): outstanding steps of SGLang and TensorRT-LLM, and the requests whose
@@ -293,9 +293,9 @@ class Sim(Handle):
     accepted (drafted tokens,): probability that the first 1, 2, … are all accepted; of length 1 where there are none.
     owner_head (M,), owner, next_owner: requests whose output covers a trace node (see ``owners``).
     pledged (M,): pass in which a page in a trace node was pledged (see ``trtllm.step``), empty elsewhere.
-    stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s,
-        overlap_s: time of the part shared by DP ranks, by tokens per rank, and what two halves of equal batches add.
-        lockstep_pad: tokens that the fullest rank's batch is padded to.
+    stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s, overlap_s:
+        time of the part shared by DP ranks, by tokens per rank, and what two halves of equal batches add. lockstep_pad:
+        tokens of the fullest rank's padded batch.
     event_heap (W,). counters (COUNTERS,). gaps (BINS,): inter-token latencies (see ``gaps``).
     log_steps, log_entries, log_lost (preempted, retracted), log_outputs (drafted tokens): the log, empty where off.
     """

@@ -78,7 +78,7 @@ def _launch(sim, w, now, kind):
     decodes = kind != la.PREFILL_STEP
     device_s, host_s = batch_cost(sim.seconds, sim.requests, entries, size, *batch, worker.lora_s)
     seconds = max(device_s, host_s)
-    if sim.lora.policy.slots > 0:
+    if sim.config.serves_adapters:
         lora.account(sim, w, 1)
         seconds += lora.take_stall(sim, w)
     if sim.config.objects:
@@ -173,7 +173,7 @@ def form(sim, w, now):
     if now > worker.moment_s:
         worker.moment_s = now
         worker.moments += 1
-    if sim.lora.policy.slots > 0:
+    if sim.config.serves_adapters:
         sglang_lora.note_queued(sim, w)
     log.forget_lost(sim)
     if sim.config.receive_interval > 1:
@@ -211,7 +211,7 @@ def form(sim, w, now):
     if sim.config.hicache:
         now = sim.workers[w].now_s
     note_peak(sim, w)
-    waits = sim.lora.policy.slots > 0 and sglang_lora.prepare_step(sim, w, kind)
+    waits = sim.config.serves_adapters and sglang_lora.prepare_step(sim, w, kind)
     if sim.config.objects and sim.agents.policy.order == al.BY_SLOT:
         engine_calls.call_engine(sim.config.objects, sim, al.STEP, w, kind, now)
         waits = sim.agents.loaders[w].at_launch_s > 0.0
@@ -235,7 +235,7 @@ def _process_prompts(sim, w, row, serial, now):
             continue
         if math.isnan(request.first_token_s):
             lists.note_first_token(sim, r, now)
-        elif thinking.thinks(sim):
+        elif sim.config.thinks:
             mates = max(sim.workers[w].decoding - sim.config.overlap, 0)
             thinking.note_sampled(sim, r, request.generated - 1, now, mates)
         if request.generated == sim.trace.output_tokens[r]:
@@ -248,7 +248,7 @@ def _process_prompts(sim, w, row, serial, now):
 @kernel
 def _process_decodes(sim, w, clock, now):
     """Process the results of the worker's ``clock``-th decode step."""
-    if thinking.thinks(sim):
+    if sim.config.thinks:
         thinking.note_decoded(sim, w, clock, now)
     r = running.next_ending(sim, w, clock)
     while r >= 0:
@@ -284,12 +284,12 @@ def complete(sim, w, now):
     before = worker.launched
     ended = max(worker.oldest_end_s, now) if sim.config.hicache else worker.oldest_end_s
     steps = worker.fast_forward_steps
-    if thinking.thinks(sim) and steps > 1:
+    if sim.config.thinks and steps > 1:
         if sim.config.overlap:
             thinking.note_decoded(sim, w, worker.clock, worker.fast_forward_from_s)
         # The results that ``now`` brings are processed below.
         visible.note_fast_forward(sim, w, steps - 1 - sim.config.overlap)
-    if sim.lora.policy.slots > 0:
+    if sim.config.serves_adapters:
         lora.account(sim, w, steps)
     sglang_decode.complete_decode(sim, w)
     inbox.passed(sim, w, steps - 1)

@@ -47,7 +47,7 @@ def _admit_waiting(sim, w, now):
     places = sim.config.max_running - worker.running
     if worker.chunked >= 0 and sim.requests[worker.chunked].chunk == 0:
         places -= 1
-    adapters = sim.lora.policy.slots > 0
+    adapters = sim.config.serves_adapters
     if adapters:
         sglang_lora.begin_pass(sim, w)
     r = worker.waiting_head

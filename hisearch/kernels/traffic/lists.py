@@ -193,7 +193,7 @@ def join_decode(sim, w, r):
         worker.longest_stale = 0
     worker.decoding += 1
     heaps.finish_push(sim, w, r)
-    if thinking.thinks(sim):
+    if sim.config.thinks:
         thinking.join_decode(sim, w, r)
 
 
@@ -214,7 +214,7 @@ def leave_decode(sim, w, r):
         worker.longest_stale = 1
     worker.decoding -= 1
     heaps.finish_remove(sim, w, r)
-    if thinking.thinks(sim):
+    if sim.config.thinks:
         thinking.leave_decode(sim, w, r)
 
 

@@ -29,12 +29,6 @@ _, _push, _remove = indexed_heap(_sooner, _note_slot)
 
 
 @kernel
-def thinks(sim):
-    """Whether any request of the pool thinks."""
-    return sim.thinking.tokens.shape[0] > 0
-
-
-@kernel
 def join_decode(sim, w, r):
     """Note the clock of the first visible token of ``r``, which decodes from the next step on."""
     thinking = sim.thinking
@@ -87,7 +81,7 @@ def note_sampled(sim, r, before, at_s, batch_mates):
 @kernel
 def forget(sim, r):
     """Reset request ``r`` as if it had not arrived."""
-    if thinks(sim):
+    if sim.config.thinks:
         sim.thinking.first_visible[r].at_s = np.nan
         sim.thinking.first_visible[r].heap_slot = -1
 
@@ -104,5 +98,5 @@ def forget_after(sim, end_s):
 @kernel
 def delay(sim, r, from_s, until_s):
     """Let the first visible token of ``r``, if made at ``from_s`` or later, come at ``until_s``."""
-    if thinks(sim) and sim.thinking.first_visible[r].at_s >= from_s:
+    if sim.config.thinks and sim.thinking.first_visible[r].at_s >= from_s:
         sim.thinking.first_visible[r].at_s = until_s

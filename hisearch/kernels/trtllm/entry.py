@@ -119,7 +119,7 @@ def _launch(sim, w, now):
     worker.endings_new = -1
     worker.decode_tokens += worker.decoding
     lists.advance_clock(sim, w, 1)
-    if thinking.thinks(sim):
+    if sim.config.thinks:
         thinking.note_decoded(sim, w, worker.clock, end)
     _drain(sim, w)
     row = _row(sim, w)
@@ -154,7 +154,7 @@ def _account_chunk(sim, w, r, end):
         lists.note_first_token(sim, r, end)
     else:
         gaps.add(sim, end - request.last_token_s, 1)
-        if thinking.thinks(sim):
+        if sim.config.thinks:
             thinking.note_sampled(sim, r, request.generated - 1, end, worker.decoding)
     if request.generated == sim.trace.output_tokens[r]:
         _await_end(sim, w, r)
@@ -191,7 +191,7 @@ def complete(sim, w, now):
         if sim.config.log:
             decode_log.fast_forward_steps(sim, w)
         gaps.count_fast_forward(sim, w)
-        if thinking.thinks(sim):
+        if sim.config.thinks:
             visible.note_fast_forward(sim, w, steps)
         device.finish_fast_forward(sim, w)
         memory.take_decode_pages(sim, w, now, lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages)

@@ -46,7 +46,7 @@ def _admit_waiting(sim, w, now, budget):
     worker = sim.workers[w]
     if sim.config.counts_service and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
         fair_order.sort_waiting(sim, w)
-    adapters = sim.lora.policy.slots > 0
+    adapters = sim.config.serves_adapters
     if adapters and worker.waiting > 0:
         vllm_lora.count_running(sim, w)
     r = worker.waiting_head
@@ -83,7 +83,7 @@ def set_out(sim, w, now, preempted):
         hold_back(sim, w)
         return
     limit = step.fast_forward_limit(sim, w, preempted)
-    if sim.lora.policy.slots > 0 and vllm_lora.prepare_step(sim, w):
+    if sim.config.serves_adapters and vllm_lora.prepare_step(sim, w):
         limit = 1
     if limit > 1:
         worker.fast_forward_s = now
@@ -121,7 +121,7 @@ def price(sim, w):
     decodes = lists.decodes(sim, w)
     add_energy(sim, w, batch, worker.batch_size, *decodes)
     device_s, host_s = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes, worker.lora_s)
-    if sim.lora.policy.slots > 0:
+    if sim.config.serves_adapters:
         lora.account(sim, w, 1)
         return max(device_s, host_s) + lora.take_stall(sim, w)
     return max(device_s, host_s)
@@ -157,7 +157,7 @@ def account(sim, w, now, before):
     if worker.decoding > 0:
         worker.futile = 0
     lists.advance_clock(sim, w, 1)
-    if thinking.thinks(sim):
+    if sim.config.thinks:
         thinking.note_decoded(sim, w, worker.clock, end)
     _drain(sim, w)
     for k in range(worker.batch_size):
@@ -230,7 +230,7 @@ def _account_chunk(sim, w, r, end):
         lists.note_first_token(sim, r, end)
     else:
         gaps.add(sim, end - request.last_token_s, 1)
-        if thinking.thinks(sim):
+        if sim.config.thinks:
             thinking.note_sampled(sim, r, request.generated - 1, end, worker.decoding)
     if request.generated == sim.trace.output_tokens[r]:
         _await_end(sim, w, r)
@@ -287,9 +287,9 @@ def take_in(sim, w):
         if sim.config.log:
             decode_log.fast_forward_steps(sim, w)
         gaps.count_fast_forward(sim, w)
-        if thinking.thinks(sim):
+        if sim.config.thinks:
             visible.note_fast_forward(sim, w, steps)
-        if sim.lora.policy.slots > 0:
+        if sim.config.serves_adapters:
             lora.account(sim, w, steps)
         device.finish_fast_forward(sim, w)
         queue.take(sim, worker.cache_id, lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages)

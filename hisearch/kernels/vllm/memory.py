@@ -372,7 +372,7 @@ def wait_again(sim, w, r):
         fair_share.arrives(sim, r)
     if lists.goes_by_urgency(sim):
         lists.wait_by_urgency(sim, w, r)
-    elif sim.lora.policy.slots > 0:
+    elif sim.config.serves_adapters:
         vllm_lora.wait_first(sim, w, r)
     else:
         lists.wait_first(sim, w, r)

@@ -48,7 +48,7 @@ def may_be_admitted(sim, w, r):
     worker = sim.workers[w]
     shortens = sim.config.long_prefill_adaptive and sim.config.long_prefill_tokens > 0
     # A pass goes by requests whose adapters have no place.
-    first = worker.waiting_head == r or sim.lora.policy.slots > 0
+    first = worker.waiting_head == r or sim.config.serves_adapters
     return worker.running < sim.config.max_running and (first or shortens)
 
 
@@ -336,7 +336,7 @@ def fast_forward_limit(sim, w, preempted):
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     if sim.config.shared_outputs and worker.waiting > 0 and worker.running < sim.config.max_running:
-        first = vllm_lora.first_admissible(sim, w) if sim.lora.policy.slots > 0 else worker.waiting_head
+        first = vllm_lora.first_admissible(sim, w) if sim.config.serves_adapters else worker.waiting_head
         if first >= 0:
             limit = min(limit, memory.steps_to_shared_page(sim, w, first) - 1)
     return 1 + lists.steps_within_pages(sim, w, 1, sim.trees[worker.cache_id].free_pages, limit - 1)

@@ -126,6 +126,8 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         mixed_chunk=engine.mixed_chunk and engine.chunked_prefill,
         receive_interval=engine.receive_interval,
         counts_service=role != fl.DECODE and QUEUE_ORDERS[engine.schedule].counts_service,
+        serves_adapters=plan.lora is not None,
+        thinks=0,
         shared_outputs=0,
         log=0,
         **_rules(plan),
@@ -305,7 +307,7 @@ def allocate(
     Args:
         plan: its worker.
         trace: the requests that it serves.
-        settings: see ``config_of``; ``shared_outputs`` is set here.
+        settings: see ``config_of``; ``shared_outputs`` and ``thinks`` are set here.
         fleet: the arrays that pools share.
         seed: of the workers' random streams.
         node_limit: cache-tree nodes to reserve.
@@ -335,6 +337,8 @@ def allocate(
     in_order = trace._replace(previous=np.full_like(trace.previous, -1)) if pooled else trace
     owner_head, owner, next_owner = owners.find(in_order) if runs_vllm else (np.empty(0, np.int32),) * 3
     settings.shared_outputs = len(owner) > 0
+    thinking = _thinking(trace.thinking_tokens, config)
+    settings.thinks = len(thinking.heap_size) > 0
     return la.Sim(
         config=settings,
         fleet=fleet,
@@ -372,7 +376,7 @@ def allocate(
         pinned=pinned,
         ends_by_limit=ends_by_limit.astype(np.int8),
         accepted=draft_arrays.accepted(plan),
-        thinking=_thinking(trace.thinking_tokens, config),
+        thinking=thinking,
         owner_head=owner_head,
         owner=owner,
         next_owner=next_owner,

@@ -208,7 +208,7 @@ def account(sim, w, r, end_s):
     request.joined_s = request.last_token_s
     request.last_token_s = end_s
     request.generated += request.made
-    if thinking.thinks(sim):
+    if sim.config.thinks:
         mates = sim.workers[w].decoding - (1 if request.state == la.VERIFYING else 0)
         thinking.note_sampled(sim, r, request.generated - request.made, end_s, mates)
     return request.made

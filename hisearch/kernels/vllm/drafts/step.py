@@ -320,7 +320,7 @@ def account(sim, w, r, end):
     else:
         gaps.add(sim, end - request.last_token_s, 1)
     request.last_token_s = end
-    if thinking.thinks(sim):
+    if sim.config.thinks:
         mates = worker.decoding - (1 if request.state == la.VERIFYING else 0)
         thinking.note_sampled(sim, r, before, end, mates)
     if request.generated == sim.trace.output_tokens[r]:
