@@ -179,8 +179,6 @@ def decoded_tokens(sim, w, r):
 @kernel
 def join_decode(sim, w, r):
     """``r``, whose newest token was just sampled, decodes from the next step on."""
-    if sim.config.counts_service:
-        fair_share.join_decode(sim, w, r)
     worker = sim.workers[w]
     request = sim.requests[r]
     request.finish_clock = worker.clock + sim.trace.output_tokens[r] - request.generated
@@ -193,15 +191,16 @@ def join_decode(sim, w, r):
         worker.longest_stale = 0
     worker.decoding += 1
     heaps.finish_push(sim, w, r)
-    if sim.config.thinks:
-        thinking.join_decode(sim, w, r)
+    if sim.config.follows_decodes:
+        if sim.config.counts_service:
+            fair_share.join_decode(sim, w, r)
+        if sim.config.thinks:
+            thinking.join_decode(sim, w, r)
 
 
 @kernel
 def leave_decode(sim, w, r):
     """``r`` no longer decodes; its ``generated`` and ``computed`` are brought up to date."""
-    if sim.config.counts_service:
-        fair_share.leave_decode(sim, w, r)
     worker = sim.workers[w]
     request = sim.requests[r]
     request.generated = generated_tokens(sim, w, r)
@@ -214,8 +213,11 @@ def leave_decode(sim, w, r):
         worker.longest_stale = 1
     worker.decoding -= 1
     heaps.finish_remove(sim, w, r)
-    if sim.config.thinks:
-        thinking.leave_decode(sim, w, r)
+    if sim.config.follows_decodes:
+        if sim.config.counts_service:
+            fair_share.leave_decode(sim, w, r)
+        if sim.config.thinks:
+            thinking.leave_decode(sim, w, r)
 
 
 @kernel

@@ -44,10 +44,12 @@ def form(sim, w, now):
 def _admit_waiting(sim, w, now, budget):
     """Admit from the head of the queue until one does not fit, passing over requests that wait for adapters."""
     worker = sim.workers[w]
+    if worker.waiting == 0:
+        return
     if sim.config.counts_service and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
         fair_order.sort_waiting(sim, w)
     adapters = sim.config.serves_adapters
-    if adapters and worker.waiting > 0:
+    if adapters:
         vllm_lora.count_running(sim, w)
     r = worker.waiting_head
     while r >= 0 and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:

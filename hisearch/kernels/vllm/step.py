@@ -326,10 +326,10 @@ def fast_forward_limit(sim, w, preempted):
     request that waits for objects may be admitted at any step, and in a fair order another may come to the head.
     """
     worker = sim.workers[w]
-    if sim.config.objects and worker.waiting > 0:
-        return 1
-    if sim.config.counts_service and worker.waiting > 0 and worker.running < sim.config.max_running:
-        return 1
+    if worker.waiting > 0:
+        fair = sim.config.counts_service and worker.running < sim.config.max_running
+        if sim.config.objects or fair:
+            return 1
     if preempted or worker.draining > 0 or worker.outstanding != sim.config.overlap or sim.config.schedulers > 1:
         return 1
     if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.skipped_head >= 0 or worker.skipped_step > 0:
