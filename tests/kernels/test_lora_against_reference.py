@@ -70,7 +70,7 @@ def test_adapters_equal_their_restatement(engine: EngineName, version: str, seed
 
 
 def test_an_ended_copy_that_keeps_others_out_waits_for_an_arrival() -> None:
-    """SGLang 0.5.9 notes that a copy has ended with a request of its adapter: others of an idle worker wait till then."""
+    """SGLang 0.5.9 notes an ended copy with a request of its adapter: others of an idle worker wait until then."""
     recording = system("sglang", "0.5.9", 12624)
     theirs, mine = both(recording)
     assert equal_steps(theirs, mine) == len(theirs.steps) == len(mine.steps), first_difference(recording, theirs, mine)

@@ -108,7 +108,9 @@ def price(sim, w, tokens):
 
 @kernel
 def account(sim, w, steps):
-    """Add ``steps`` steps as ``price`` set them to the totals."""
+    """Add ``steps`` steps as ``price`` set them to the totals, where adapters are served."""
+    if not sim.config.serves_adapters:
+        return
     worker = sim.workers[w]
     state = sim.lora.states[w]
     state.step_s += steps * worker.lora_s

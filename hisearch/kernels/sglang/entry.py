@@ -289,8 +289,7 @@ def complete(sim, w, now):
             thinking.note_decoded(sim, w, worker.clock, worker.fast_forward_from_s)
         # The results that ``now`` brings are processed below.
         visible.note_fast_forward(sim, w, steps - 1 - sim.config.overlap)
-    if sim.config.serves_adapters:
-        lora.account(sim, w, steps)
+    lora.account(sim, w, steps)
     sglang_decode.complete_decode(sim, w)
     inbox.passed(sim, w, steps - 1)
     note_peak(sim, w)

@@ -291,8 +291,7 @@ def take_in(sim, w):
         gaps.count_fast_forward(sim, w)
         if sim.config.thinks:
             visible.note_fast_forward(sim, w, steps)
-        if sim.config.serves_adapters:
-            lora.account(sim, w, steps)
+        lora.account(sim, w, steps)
         device.finish_fast_forward(sim, w)
         queue.take(sim, worker.cache_id, lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages)
         worker.fast_forward_pages = 0

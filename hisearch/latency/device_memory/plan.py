@@ -157,22 +157,14 @@ def plan_memory(
     what = f"{model.huggingface_id} ({dtype}, {split}) on {accelerator_name}"
     usable = usable_bytes(accelerator)
     eager = engine.enforce_eager if eager is None else eager
-    graphs = not eager and graph_mode(engine) != "none"
     if engine.name == "vllm":
         release = release_of(engine.version if engine_version is None else engine_version)
+        graphs = not eager and graph_mode(engine) != "none"
         activation = peak_bytes(model, split, engine, release, eager=eager)
         runtime = outside_torch_bytes(model, split, accelerator, engine, release, graphs=graphs)
         budget = usable * engine.memory_fraction - runtime - activation
     else:
-        sampling = engine.max_running_requests * model.vocab_size * constant("other_sampler")
-        activation = max(forward_bytes(model, split, engine.chunk_tokens), sampling)
-        runtime = taken_bytes(engine.name, split)
-        available, graph_bytes = usable - runtime, CUDA_GRAPH_BYTES if graphs else 0.0
-        if engine.name == "trtllm":
-            budget = weights + (available - weights - activation - graph_bytes) * engine.memory_fraction
-        else:
-            budget = available * engine.memory_fraction
-            _check_headroom(what, available - budget, activation + graph_bytes, engine)
+        activation, runtime, budget = _static_share(what, model, split, engine, usable, weights, eager=eager)
     per_token = kv_bytes_per_token_per_rank(model, split, kv_dtype)
     states = 1
     if engine.speculation is not None:
@@ -206,13 +198,7 @@ def plan_memory(
         state_pools = _state_pools(what, spare, state_bytes, engine)
         window, spare = state_pools.taken_bytes, spare - state_pools.taken_bytes
     if spare < per_token * page:
-        short = per_token * page - spare
-        raise DoesNotFit(
-            f"{what} does not fit: {short / GIB:.2f} GiB short on each rank: weights {weights / GIB:.2f} GiB, of "
-            f"{budget / GIB:.2f} GiB that engine {engine.name} leaves for weights and KV at memory_fraction "
-            f"{engine.memory_fraction:g} of {usable / GIB:.2f} GiB",
-            short,
-        )
+        raise _short_of_kv(what, per_token * page - spare, weights, budget, usable, engine)
     pools = None
     capacity = int(spare // (per_token * page)) * page
     if has_window_pool:
@@ -223,6 +209,33 @@ def plan_memory(
         _check_window_pools(what, spare, pools, per_token, window_per_token, engine)
         capacity, window = pools.full, window + pools.windowed * window_per_token
     return MemoryPlan(weights, activation, runtime, window, per_token, capacity, kv_groups, pools, state_pools, page)
+
+
+def _static_share(
+    what: str,
+    model: ModelSpec,
+    split: Parallelism,
+    engine: EngineSpec,
+    usable: float,
+    weights: float,
+    *,
+    eager: bool,
+) -> tuple[float, float, float]:
+    """Bytes of SGLang's and TensorRT-LLM's activations and runtime, and what is left for weights and KV.
+
+    Raises:
+        DoesNotFit: SGLang's activations do not fit next to the static share.
+    """
+    sampling = engine.max_running_requests * model.vocab_size * constant("other_sampler")
+    activation = max(forward_bytes(model, split, engine.chunk_tokens), sampling)
+    runtime = taken_bytes(engine.name, split)
+    graph_bytes = 0.0 if eager or graph_mode(engine) == "none" else CUDA_GRAPH_BYTES
+    available = usable - runtime
+    if engine.name == "trtllm":
+        return activation, runtime, weights + (available - weights - activation - graph_bytes) * engine.memory_fraction
+    budget = available * engine.memory_fraction
+    _check_headroom(what, available - budget, activation + graph_bytes, engine)
+    return activation, runtime, budget
 
 
 def usable_bytes(accelerator: AcceleratorSpec) -> float:
@@ -273,6 +286,17 @@ def _state_pools(what: str, spare: float, state_bytes: float, engine: EngineSpec
         f"{what} does not fit: {pools.states} states of linear attention; a running request needs "
         f"{pools.request_states}; raise mamba_full_memory_ratio or memory_fraction",
         needed - spare,
+    )
+
+
+def _short_of_kv(
+    what: str, short: float, weights: float, budget: float, usable: float, engine: EngineSpec
+) -> DoesNotFit:
+    return DoesNotFit(
+        f"{what} does not fit: {short / GIB:.2f} GiB short on each rank: weights {weights / GIB:.2f} GiB, of "
+        f"{budget / GIB:.2f} GiB that engine {engine.name} leaves for weights and KV at memory_fraction "
+        f"{engine.memory_fraction:g} of {usable / GIB:.2f} GiB",
+        short,
     )
 
 
