@@ -72,12 +72,12 @@ def _corrected_tokens(token_s: F8, factors: CorrectionSpec) -> F8:
 
 
 def _corrected_lockstep(lockstep: LockstepCosts, factors: CorrectionSpec) -> LockstepCosts:
-    """Both parts of ``token_s``, each by what it reads itself; what overlaps, by the factor of the step's kind."""
-    overlap_s = lockstep.overlap_s
-    if overlap_s is not None:
-        overlap_s = overlap_s * np.array([[factors.decode], [factors.prefill]])
+    """Both parts of ``token_s``, each by what it reads itself; what goes by a step's kind, by its factor."""
+    by_kind_s = lockstep.by_kind_s
+    if by_kind_s is not None:
+        by_kind_s = by_kind_s * np.array([[factors.decode], [factors.prefill], [factors.prefill]])
     return lockstep._replace(
         own_s=_corrected_tokens(lockstep.own_s, factors),
         shared_s=_corrected_tokens(lockstep.shared_s, factors),
-        overlap_s=overlap_s,
+        by_kind_s=by_kind_s,
     )

@@ -184,14 +184,14 @@ class LockstepCosts(NamedTuple):
     own_s: work of a single group.
     shared_s: joint work of all groups with that many tokens each; unequal groups count at their mean, unpadded.
     graph_batches: tokens that CUDA graphs pad to, rising. Groups within the largest are padded to the fullest group's.
-    overlap_s: shape (2, T_max + 1), added where all groups decode, and where all have prompts, as two halves of their
-        batches take turns; None: they do not.
+    by_kind_s: shape (3, T_max + 1), added to steps in which all groups decode, all have prompts, and some have prompts;
+        None: nothing. See ``workers.overlap`` and ``workers.gathered_prompts``.
     """
 
     own_s: F8
     shared_s: F8
     graph_batches: tuple[int, ...] = ()
-    overlap_s: F8 | None = None
+    by_kind_s: F8 | None = None
 
 
 def lockstep_costs(token_s: F8, shared_s: F8, graph_batches: Sequence[int]) -> LockstepCosts:

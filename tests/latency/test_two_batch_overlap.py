@@ -26,35 +26,37 @@ SENT = {"exchange": "all_to_all", "two_batch_overlap": True}
 
 
 def halves(own_s: float, routed_s: float, link_bytes_per_s: float, multiprocessors: int = 100) -> tuple[Any, Any, Any]:
-    """(overlap_s, seconds of the experts' all-to-all, own seconds), by tokens, of a worker with linear laws."""
+    """(saved_s, seconds of the experts' all-to-all, own seconds), by tokens, of a worker with linear laws."""
     split, law = Parallelism(1, 8, 8, all_to_all=True), Collectives(None, link_bytes_per_s, 0.0)
     tokens = np.arange(65.0)
     plain = LockstepCosts(own_s * tokens, np.zeros(65))
     made = with_overlap(plain, DEEPSEEK, split, lambda units: routed_s * units, law, multiprocessors)
-    return made.overlap_s, law.tokens_shared_s(split, DEEPSEEK, tokens), plain.own_s
+    assert made.by_kind_s is not None
+    assert not made.by_kind_s[2].any()
+    return made.by_kind_s[:2], law.tokens_shared_s(split, DEEPSEEK, tokens), plain.own_s
 
 
 def test_what_is_hidden_by_hand() -> None:
     """Half of a half's all-to-all hides behind its own part, half behind its experts; prompts compute 1.25 times as
     slowly on 80 of 100 multiprocessors."""
-    overlap_s, sent_s, own_s = halves(1e-3, 2e-3, 1e10)
+    saved_s, sent_s, own_s = halves(1e-3, 2e-3, 1e10)
     for kind, slower in enumerate((1.0, 1.25)):
         part_s = sent_s[64] / 4.0
         after = 2.0 * max(slower * SHARE * own_s[32], part_s) + 2.0 * max(slower * 2e-3 * 32, part_s)
-        assert overlap_s[kind, 64] == pytest.approx(after - SHARE * own_s[64] - 2e-3 * 64 - sent_s[64])
-    assert overlap_s[:, :2].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+        assert saved_s[kind, 64] == pytest.approx(after - SHARE * own_s[64] - 2e-3 * 64 - sent_s[64])
+    assert saved_s[:, :2].tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
 @settings(deadline=None)
 @given(st.floats(1e-6, 1e-2), st.floats(1e-6, 1e-2), st.floats(1e8, 1e13))
 def test_bounds_of_the_form(own_s: float, routed_s: float, link: float) -> None:
     """With linear laws halves lose nothing: a step is no longer than before, and no shorter than its longer part."""
-    overlap_s, sent_s, own = halves(own_s, routed_s, link)
+    saved_s, sent_s, own = halves(own_s, routed_s, link)
     computed = SHARE * own + routed_s * np.arange(65.0)
-    after = computed + sent_s + overlap_s[0]
+    after = computed + sent_s + saved_s[0]
     assert (after[2:] <= (computed + sent_s)[2:] * (1 + 1e-9)).all()
     assert (after[2:] >= np.maximum(computed, sent_s)[2:] * (1 - 1e-9)).all()
-    assert (overlap_s[1] >= overlap_s[0] - 1e-12).all()
+    assert (saved_s[1] >= saved_s[0] - 1e-12).all()
 
 
 def gain(groups: int, tokens: int, *, prompts: bool) -> float:
@@ -68,10 +70,10 @@ def gain(groups: int, tokens: int, *, prompts: bool) -> float:
     )  # fmt: skip
     costs = ScaledEstimator("sglang-h100-sxm", profile).compile(priced)
     assert costs.lockstep is not None
-    assert costs.lockstep.overlap_s is not None
+    assert costs.lockstep.by_kind_s is not None
     chunks, decodes = ([(2048, 0)] * (tokens // 2048), []) if prompts else ([], [2000] * tokens)
     one_batch_s = step_seconds(costs.seconds, chunks, decodes)
-    return float(one_batch_s / (one_batch_s + costs.lockstep.overlap_s[int(prompts), tokens])) - 1.0
+    return float(one_batch_s / (one_batch_s + costs.lockstep.by_kind_s[int(prompts), tokens])) - 1.0
 
 
 def test_the_published_gains() -> None:

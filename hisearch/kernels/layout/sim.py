@@ -293,9 +293,9 @@ class Sim(Handle):
     accepted (drafted tokens,): probability that the first 1, 2, … are all accepted; of length 1 where there are none.
     owner_head (M,), owner, next_owner: requests whose output covers a trace node (see ``owners``).
     pledged (M,): pass in which a page in a trace node was pledged (see ``trtllm.step``), empty elsewhere.
-    stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s, overlap_s:
-        time of the part shared by DP ranks, by tokens per rank, and what two halves of equal batches add. lockstep_pad:
-        tokens of the fullest rank's padded batch.
+    stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s, by_kind_s:
+        time of the part shared by DP ranks, by tokens per rank, and what each kind of step adds (``LockstepCosts``).
+        lockstep_pad: tokens of the fullest rank's padded batch.
     event_heap (W,). counters (COUNTERS,). gaps (BINS,): inter-token latencies (see ``gaps``).
     log_steps, log_entries, log_lost (preempted, retracted), log_outputs (drafted tokens): the log, empty where off.
     """
@@ -389,7 +389,7 @@ class Sim(Handle):
         "stage_free_s": Array("f8", 2),
         "shared_s": Array("f8", 1),
         "lockstep_pad": Array("i8", 1),
-        "overlap_s": Array("f8", 2),
+        "by_kind_s": Array("f8", 2),
         "event_heap": Array("i4", 1),
         "counters": Array("i8", 1),
         "gaps": Array("i8", 1),

@@ -9,11 +9,11 @@ import numpy as np
 from hisearch.latency.approximations import state_warnings
 from hisearch.latency.costs import CompiledCosts, lockstep_costs
 from hisearch.latency.estimator import ProfileEstimator, register
+from hisearch.latency.estimators.step_kinds import with_step_kinds
 from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import with_overhead
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.tabulate import counted
-from hisearch.latency.workers.overlap import with_overlap
 from hisearch.latency.workers.roofline import RooflineWorker, attained_worker, format_warnings
 from hisearch.specs.machines.laws import CollectiveCurves
 from hisearch.specs.machines.profile import LatencyProfileSpec
@@ -48,15 +48,10 @@ class RooflineEstimator(ProfileEstimator):
         if timed.split.attention_data > 1:
             shared_s = np.minimum(counted(timed.shared_s, priced.max_tokens), seconds.token_s)
             lockstep = lockstep_costs(seconds.token_s, shared_s, ())
-            if priced.engine.experts.two_batch_overlap:
-                lockstep = with_overlap(
-                    lockstep,
-                    priced.model,
-                    priced.split,
-                    timed.routed_s,
-                    timed.collectives,
-                    priced.accelerator.multiprocessors,
-                )
+            multiprocessors = priced.accelerator.multiprocessors
+            lockstep = with_step_kinds(
+                lockstep, priced, timed.routed_s, timed.collectives, timed.rates, multiprocessors
+            )
         warnings = (
             *format_warnings(priced.accelerator, priced.model, priced.loaded_dtype),
             *page_warnings(priced.engine.name, priced.engine.page_size, priced.model),

@@ -10,6 +10,7 @@ from hisearch.hardware.peaks import sheet_peaks
 from hisearch.latency.approximations import state_warnings
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.estimator import ProfileEstimator, register
+from hisearch.latency.estimators.step_kinds import with_step_kinds
 from hisearch.latency.expert_load import with_uneven_experts
 from hisearch.latency.host import with_overhead
 from hisearch.latency.laws.collectives import curve_for
@@ -21,7 +22,6 @@ from hisearch.latency.parameters import matrices
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.served_errors import ServedErrors, plain_name, served_errors
 from hisearch.latency.sharding import expert_hidden, moe_layers, shard
-from hisearch.latency.workers.overlap import with_overlap
 from hisearch.latency.workers.roofline import attained_worker, format_warnings
 from hisearch.latency.workers.scaled import SMALL, ScaledWorker
 from hisearch.specs.base import DType
@@ -123,10 +123,9 @@ class ScaledEstimator(ProfileEstimator):
         timed = replace(self.worker(priced), launch_share=overhead.launch_share)
         seconds = with_overhead(timed.tabulate(overhead, *priced.limits), overhead, priced)
         lockstep = timed.lockstep_table(seconds, overhead, priced.max_tokens)
-        if lockstep is not None and priced.engine.experts.two_batch_overlap:
-            lockstep = with_overlap(
-                lockstep, priced.model, priced.split, timed.routed_s, timed.collectives, self.laws.multiprocessors
-            )
+        if lockstep is not None:
+            rates, multiprocessors = timed.roofline.rates, self.laws.multiprocessors
+            lockstep = with_step_kinds(lockstep, priced, timed.routed_s, timed.collectives, rates, multiprocessors)
         costs = self.costs(
             priced,
             seconds,

@@ -7,7 +7,7 @@ Notation (T tokens of each group, h = T / 2; all layers with routed experts toge
     f            share of the layers that have routed experts; the others are not halved
     step(T)      = own(T) + routed(T) + e(T)                                              one batch
     halves(T)    = (1 - f) own(T) + 2 max(s f own(h), e(h) / 2) + 2 max(s routed(h), e(h) / 2)
-    overlap_s[T] = halves(T) - step(T); 0 below two tokens
+    saved_s[T] = halves(T) - step(T); 0 below two tokens
 
 Halves take turns: while one computes, the other's dispatch or combine, half of e(h), is under way; the longer of both
 counts. So max(2 c, 2 e(h)) <= halves - (1 - f) own(T) <= 2 c + 2 e(h), with c = s (f own(h) + routed(h)).
@@ -73,4 +73,4 @@ def with_overlap(
         hidden = [np.maximum(slower * part, sent_half / 2.0) for part in (share * own_s, routed_half)]
         halves = 2.0 * (hidden[0] + hidden[1])
         saved.append(np.where(tokens < 2.0, 0.0, halves - share * lockstep.own_s - routed - sent))
-    return lockstep._replace(overlap_s=np.array(saved))
+    return lockstep._replace(by_kind_s=np.array([*saved, np.zeros_like(tokens)]))

@@ -67,13 +67,13 @@ def lockstep_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
     """Costs that DP ranks share in a lockstep step, and the padding of their tokens; unused without DP ranks."""
     lockstep = plan.costs.lockstep
     if plan.scheduler_kind != "lockstep" or lockstep is None:
-        return {"shared_s": np.zeros(2), "lockstep_pad": np.zeros(0, np.int64), "overlap_s": np.zeros((2, 0))}
+        return {"shared_s": np.zeros(2), "lockstep_pad": np.zeros(0, np.int64), "by_kind_s": np.zeros((3, 0))}
     graphs = np.array(lockstep.graph_batches, np.int64)
     sizes = np.arange(graphs[-1] + 1) if len(graphs) else np.zeros(0, np.int64)
     padded = graphs[np.searchsorted(graphs, sizes)] if len(graphs) else sizes
-    overlap_s = np.zeros((2, 0)) if lockstep.overlap_s is None else lockstep.overlap_s
+    by_kind_s = np.zeros((3, 0)) if lockstep.by_kind_s is None else lockstep.by_kind_s
     return {
         "shared_s": np.ascontiguousarray(lockstep.shared_s),
         "lockstep_pad": padded.astype(np.int64),
-        "overlap_s": np.ascontiguousarray(overlap_s),
+        "by_kind_s": np.ascontiguousarray(by_kind_s),
     }
