@@ -17,10 +17,10 @@ from hisearch.kernels.layout import sim as la
 from hisearch.simulate import front_end
 from hisearch.simulate.arrays import agents as agent_arrays
 from hisearch.simulate.arrays import fleet as fleet_arrays
+from hisearch.simulate.arrays import lora as lora_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.arrays import pool as pool_arrays
 from hisearch.simulate.arrays.agent_objects import ObjectsDoNotFit
-from hisearch.simulate.arrays.lora import adapters_of
 from hisearch.simulate.plans.fleet import NEVER, FleetPlan, GiveUp, PoolPlan
 from hisearch.simulate.plans.models import ModelNotServed, models_of_requests
 from hisearch.simulate.plans.plan import WorkerPlan
@@ -180,6 +180,7 @@ def simulate_fleet(
 
     Raises:
         ModelNotServed: a request names a model that no pool serves, or none although several are served.
+        AdaptersDoNotFit: see ``simulate.arrays.lora.check_adapters``.
         ValueError: if ``replicas`` or ``load`` is not positive, or priorities would make SGLang preempt.
         EngineOutOfMemory: the real engine would fail on this load with these settings, or (``EngineStuck``) make no
             progress; or (``ObjectsLeaveTooLittleMemory``) agents' objects leave too little host memory for KV.
@@ -188,6 +189,7 @@ def simulate_fleet(
 
     request_models = models_of_requests(plan, trace)
     for pool in plan.pools:
+        lora_arrays.check_adapters(pool.plan.lora, trace)
         if pool.plan.agents is not None and len(plan.pools) > 1:
             raise ValueError(f"pool {pool.name}: agents' objects are simulated in deployments of one pool")
         if pool.replicas < 1:
@@ -336,7 +338,7 @@ def allocate(
                 node_limit=rooms[p],
                 log_limit=log_limit,
                 agents=agent_arrays.agents_of(trace, pool.plan.agents),
-                adapters=adapters_of(trace),
+                adapters=lora_arrays.adapters_of(trace),
                 places=pool.places,
                 pooled=pooled,
             )

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hisearch.latency.costs import CompiledCosts
-from hisearch.latency.estimator import PricedWorker
 from hisearch.latency.estimators.roofline import RooflineEstimator
 from hisearch.latency.estimators.scaled import ScaledEstimator
+from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import EngineSpec

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hisearch.latency.step_cost import decode_step_seconds
-from hisearch.simulate import plan_worker
+from hisearch.simulate import plan_worker, simulate
+from hisearch.simulate.arrays.lora import AdaptersDoNotFit
 from hisearch.simulate.plans.lora import KERNEL_S, slot_bytes
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.specs.deployments.pool import PoolSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.hardware import HostSpec
+from hisearch.traces.adapters import RequestAdapters
+from hisearch.traces.compiled import CompiledTrace
+from tests.kernels.systems import compiled
+from tests.reference.random_traces import TraceShape, random_trace
 
 CATALOGUE = Catalogue()
 LLAMA = CATALOGUE.get("Model", "llama-3.1-8b").spec
@@ -75,6 +82,25 @@ def test_the_law_against_a_measured_run() -> None:
     plain_s = decode_step_seconds(serving.costs.seconds, requests, requests * context)
     added_s = lora.step_s + lora.adapter_s + requests * lora.token_s
     assert added_s / plain_s == pytest.approx(0.09, abs=0.01)
+
+
+def asking(ranks: list[int]) -> CompiledTrace:
+    """A trace with a request for an adapter of each rank."""
+    numbers = np.arange(len(ranks), dtype=np.int32)
+    names = tuple(f"a{number}" for number in numbers)
+    adapters = RequestAdapters(names, np.array(ranks, np.int32), numbers)
+    trace = compiled(random_trace(1, TraceShape(requests=len(ranks), follow_up=0.0)))
+    return replace(trace, adapters=adapters)
+
+
+def test_adapters_that_a_server_would_not_load_are_refused() -> None:
+    with pytest.raises(AdaptersDoNotFit, match=r"adapter a1 of the workload has rank 64; lora.rank is 16"):
+        simulate(plan(max_loras=2, rank=16), asking([8, 64]))
+    loading = plan("sglang", max_loras=2, overlap_loading=True)
+    with pytest.raises(AdaptersDoNotFit, match="has 5 adapters; with .* SGLang holds at most 4"):
+        simulate(loading, asking([16] * 5))
+    for served in (loading, plan("sglang", max_loras=1)):
+        assert simulate(served, asking([16] * 4)).requests.finished.all()
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:

@@ -36,6 +36,8 @@ def pool(engine: str = "vllm", lora: dict[str, Any] | None = None, version: str 
         ({"lora": {"max_cpu_loras": 2}}, "must be at least max_loras, 4"),
         ({"lora": {"eviction": "fifo"}}, "vLLM has none"),
         ({"lora": {"overlap_loading": True}}, "vLLM has none"),
+        ({"lora": {"dtype": "fp8"}}, "bf16"),
+        ({"lora": {"dtype": "int4"}}, "bf16"),
         ({"engine": "sglang", "lora": {"max_cpu_loras": 8}}, "--max-loaded-loras is not simulated"),
         ({"engine": "sglang", "version": "0.5.9", "lora": {"drain_wait_s": 1.0}}, "SGLang 0.5.9 has none"),
         ({"pipeline_parallel": 2}, "not simulated together with lora"),
@@ -61,7 +63,9 @@ def test_flags_of_both_servers() -> None:
     said = flags(pool("sglang", {"rank": 24, "eviction": "fifo", "overlap_loading": True}))
     assert (said["--max-loras-per-batch"], said["--max-lora-rank"]) == (["4"], ["24"])
     assert (said["--lora-eviction-policy"], said["--enable-lora-overlap-loading"]) == (["fifo"], [])
+    assert said["--max-loaded-loras"] == ["8"]
     assert "--lora-drain-wait-threshold" not in said
+    assert "--max-loaded-loras" not in flags(pool("sglang"))
 
 
 def test_what_servers_say_of_themselves_is_a_section() -> None:

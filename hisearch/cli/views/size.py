@@ -86,9 +86,10 @@ def _deployment(result: StudyResult, trial: Trial, asked: Asked) -> dict[str, st
     rows["deployment"] = (
         f"{counted(replicas, 'replica')} × {pool.parallelism.short} on {ENGINE_TITLES[engine.name]}{router}"
     )
+    order = "" if engine.schedule == "fcfs" else f", queue order {engine.schedule}"
     rows["settings"] = (
         f"{weights}; chunks of {engine.chunk_tokens:,} tokens, up to {engine.max_running_requests:,} running requests "
-        f"each, {format_percent(engine.memory_fraction)} of memory"
+        f"each, {format_percent(engine.memory_fraction)} of memory{order}"
     )
     rows["traffic"] = asked.question.describe()
     if asked.prompts:

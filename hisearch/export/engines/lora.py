@@ -11,7 +11,7 @@ from typing import Any
 
 from hisearch.export.engines.launch import Launch
 from hisearch.specs.deployments.deployment import PoolSpec
-from hisearch.specs.deployments.lora import LoraSpec, slot_rank
+from hisearch.specs.deployments.lora import OVERLAPPED_ADAPTERS, LoraSpec, slot_rank
 
 #: vLLM names linear layers, of which q, k and v are one, as gate and up are.
 _VLLM_LAYERS = {
@@ -31,7 +31,7 @@ VLLM_TABLE: tuple[tuple[str, Callable[[Launch], Any]], ...] = (
     ("--max-loras", _of(lambda lora: lora.max_loras)),
     ("--max-lora-rank", _of(lambda lora: slot_rank("vllm", lora.rank))),
     ("--max-cpu-loras", _of(lambda lora: lora.max_cpu_loras)),
-    ("--lora-dtype", _of(lambda lora: _VLLM_DTYPES.get(lora.dtype))),
+    ("--lora-dtype", _of(lambda lora: _VLLM_DTYPES[lora.dtype])),
     (
         "--lora-target-modules",
         _of(lambda lora: list(dict.fromkeys(layer for name, layer in _VLLM_LAYERS.items() if name in lora.targets))),
@@ -44,6 +44,7 @@ SGLANG_TABLE: tuple[tuple[str, Callable[[Launch], Any]], ...] = (
     ("--lora-target-modules", _of(lambda lora: [f"{name}_proj" for name in _VLLM_LAYERS if name in lora.targets])),
     ("--lora-eviction-policy", _of(lambda lora: lora.eviction)),
     ("--enable-lora-overlap-loading", _of(lambda lora: lora.overlap_loading)),
+    ("--max-loaded-loras", _of(lambda lora: OVERLAPPED_ADAPTERS * lora.max_loras if lora.overlap_loading else None)),
     ("--lora-drain-wait-threshold", _of(lambda lora: lora.drain_wait_s or None)),
 )
 
@@ -54,15 +55,8 @@ def notes(pool: PoolSpec) -> list[str]:
     if lora is None:
         return []
     if pool.engine.name == "sglang":
-        said = ["Name the adapters with --lora-paths NAME=PATH, or load them through the server's API."]
-        if lora.overlap_loading:
-            limit = 2 * lora.max_loras
-            said.append(f"With --enable-lora-overlap-loading set --max-loaded-loras, to at most {limit}.")
-        return said
-    said = ["Name the adapters with --lora-modules NAME=PATH, on a local disk: a step reads those that it misses."]
-    if lora.dtype not in _VLLM_DTYPES:
-        said.append(f"vLLM keeps adapters in the model's format: it has no {lora.dtype} for them.")
-    return said
+        return ["Name the adapters with --lora-paths NAME=PATH, or load them through the server's API."]
+    return ["Name the adapters with --lora-modules NAME=PATH, on a local disk: a step reads those that it misses."]
 
 
 def on_other_engine(lora: LoraSpec | None) -> LoraSpec | None:

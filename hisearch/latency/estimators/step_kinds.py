@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from hisearch.base.dtypes import F8
 from hisearch.latency.costs import LockstepCosts
-from hisearch.latency.estimator import PricedWorker
 from hisearch.latency.laws.collectives import Collectives
+from hisearch.latency.priced import PricedWorker
 from hisearch.latency.workers.gathered_prompts import with_gathered_prompts
 from hisearch.latency.workers.overlap import with_overlap
 from hisearch.latency.workers.roofline import Rates

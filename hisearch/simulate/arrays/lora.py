@@ -27,19 +27,25 @@ def adapters_of(trace: CompiledTrace) -> RequestAdapters | None:
 
 
 class AdaptersDoNotFit(ValueError):  # noqa: N818
-    """An adapter of the workload has a larger rank than the deployment's slots, or more are there than it keeps."""
+    """An adapter of the workload has a larger rank than the deployment's slots, or more are there than it holds."""
 
 
-def check_ranks(plan: LoraPlan | None, adapters: RequestAdapters | None) -> None:
-    """Refuse adapters of a larger rank than the slots'.
+def check_adapters(plan: LoraPlan | None, trace: CompiledTrace) -> None:
+    """Refuse adapters of a larger rank than the slots', and more than a server may hold.
 
     Raises:
-        AdaptersDoNotFit: names both ranks.
+        AdaptersDoNotFit: names both ranks, or both numbers.
     """
-    if plan is None or adapters is None or not plan.rank:
+    adapters = adapters_of(trace)
+    if plan is None or adapters is None:
         return
+    if plan.most_adapters and len(adapters.names) > plan.most_adapters:
+        raise AdaptersDoNotFit(
+            f"the workload has {len(adapters.names)} adapters; with lora.overlap_loading SGLang holds at most "
+            f"{plan.most_adapters}, twice max_loras (--max-loaded-loras)"
+        )
     largest = int(adapters.rank.max(initial=0))
-    if largest > plan.rank:
+    if plan.rank and largest > plan.rank:
         name = adapters.names[int(np.argmax(adapters.rank))]
         raise AdaptersDoNotFit(f"adapter {name} of the workload has rank {largest}; lora.rank is {plan.rank}")
 

@@ -35,7 +35,7 @@ from hisearch.latency.sharding import InvalidParallelism, dense_layers, shard
 from hisearch.simulate.plans.lora_plan import LoraPlan
 from hisearch.specs.base import DTYPE_BYTES, rate_dtype
 from hisearch.specs.deployments.deployment import PoolSpec
-from hisearch.specs.deployments.lora import LoraSpec, slot_rank
+from hisearch.specs.deployments.lora import OVERLAPPED_ADAPTERS, LoraSpec, slot_rank
 from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec, MediumSpec
 from hisearch.specs.models.model import ModelSpec
 
@@ -131,6 +131,7 @@ def plan_lora(
     return LoraPlan(
         lora.max_loras,
         rank=lora.rank,
+        most_adapters=OVERLAPPED_ADAPTERS * lora.max_loras if lora.overlap_loading else 0,
         copies=(lora.max_cpu_loras or lora.max_loras) if vllm else 0,
         base_slot=not vllm,
         fifo=lora.eviction == "fifo",

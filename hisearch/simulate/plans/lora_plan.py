@@ -12,6 +12,7 @@ class LoraPlan:
     Attributes:
         slots: adapters that a batch may have.
         rank: largest rank of an adapter; 0: any.
+        most_adapters: that the server holds; 0: any number.
         copies: adapters that host memory holds, with a disk behind it; 0: all of them, from the beginning.
         base_slot: whether the base model takes a slot of its own.
         fifo: whether the adapter that came first is evicted first, rather than the least recently used.
@@ -29,6 +30,7 @@ class LoraPlan:
 
     slots: int
     rank: int = 0
+    most_adapters: int = 0
     copies: int = 0
     base_slot: bool = False
     fifo: bool = False

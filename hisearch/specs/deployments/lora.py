@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from hisearch.specs.base import Count, DType, NonNegative, Strict
+from hisearch.specs.base import Count, NonNegative, Strict
 from hisearch.specs.deployments.agent_memory import TargetName
 from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.errors import KeyedError
@@ -17,6 +17,8 @@ from hisearch.specs.versions import precedes
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 #: First SGLang release with ``--lora-drain-wait-threshold`` (sgl-project/sglang#17913), of those that are modelled.
 DRAINS_SINCE = "0.5.23"
+#: Adapters that an SGLang server with overlapped loading holds, for each slot (``check_lora_server_args``).
+OVERLAPPED_ADAPTERS = 2
 
 
 class LoraSpec(Strict):
@@ -34,7 +36,7 @@ class LoraSpec(Strict):
         description="Matrices that adapters change: --lora-target-modules. Both engines make slots for q, k and v "
         "together, and for gate and up, of dense feed-forward layers.",
     )
-    dtype: DType = Field("bf16", description="Format of the adapters: vLLM --lora-dtype.")
+    dtype: Literal["bf16", "fp16"] = Field("bf16", description="Format of the adapters: vLLM --lora-dtype.")
     max_cpu_loras: Count | None = Field(
         None,
         description="vLLM: adapters that host memory holds, least recently used; others are read from the host's "
@@ -47,7 +49,7 @@ class LoraSpec(Strict):
     overlap_loading: bool = Field(
         False,
         description="SGLang: adapters are copied while other requests compute (--enable-lora-overlap-loading); else "
-        "the step that needs them waits, as always under vLLM.",
+        "the step that needs them waits, as always under vLLM. A server then holds at most twice max_loras adapters.",
     )
     drain_wait_s: NonNegative = Field(
         0.0,
