@@ -97,7 +97,7 @@ def test_adapters_that_a_server_would_not_load_are_refused() -> None:
     with pytest.raises(AdaptersDoNotFit, match=r"adapter a1 of the workload has rank 64; lora.rank is 16"):
         simulate(plan(max_loras=2, rank=16), asking([8, 64]))
     loading = plan("sglang", max_loras=2, overlap_loading=True)
-    with pytest.raises(AdaptersDoNotFit, match="has 5 adapters; with .* SGLang holds at most 4"):
+    with pytest.raises(AdaptersDoNotFit, match=r"has 5 adapters; with .* SGLang holds at most 4"):
         simulate(loading, asking([16] * 5))
     for served in (loading, plan("sglang", max_loras=1)):
         assert simulate(served, asking([16] * 4)).requests.finished.all()

@@ -171,3 +171,18 @@ def test_a_peer_domain_is_of_whole_hosts() -> None:
     assert (HOST.reach, TRAY.reach) == (8, 72)
     with pytest.raises(ValidationError, match="must be whole hosts of 4 accelerators, got 70"):
         type(TRAY).model_validate(TRAY.model_dump() | {"peer_domain": 70})
+
+
+@pytest.mark.parametrize(
+    ("name", "has"),
+    [
+        ("deepseek-r1", True), ("kimi-k2", True), ("qwen3-235b-a22b", True), ("mimo-v2-flash", True),
+        ("gpt-oss-120b", False), ("minimax-m2.5", False), ("llama-4-maverick", False), ("qwen3-32b", False),
+    ],
+)  # fmt: skip
+def test_two_batch_overlap_of_models_whose_layers_have_none_is_refused(name: str, has: bool) -> None:
+    model: ModelSpec = CATALOGUE.get("Model", name).spec
+    problem = engine_problem("sglang", Parallelism(1, 8, 8, all_to_all=True), model, halves=True)
+    assert (problem is None) == has
+    if problem is not None:
+        assert problem.key == "engine.experts.two_batch_overlap"

@@ -314,7 +314,7 @@ def check_split(pool: PoolSpec, model: ModelSpec) -> None:
         InvalidParallelism: with the key.
     """
     split = pool.parallelism
-    problem = engine_problem(pool.engine.name, split, model)
+    problem = engine_problem(pool.engine.name, split, model, halves=pool.engine.experts.two_batch_overlap)
     if problem is not None:
         raise InvalidParallelism(f"pool {pool.name}: {problem.message}", problem.key)
     for key, degree in (("attention_data_parallel", split.attention_data), ("pipeline_parallel", split.pipeline)):

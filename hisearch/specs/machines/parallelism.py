@@ -206,13 +206,34 @@ def _uneven(key: str, ranks: int, sizes: dict[str, int], name: str = "") -> Iter
             yield SplitProblem(key, f"{name or key} {ranks} does not divide {what} {size}")
 
 
-def engine_problem(engine: EngineName, split: Parallelism, model: ModelSpec | None = None) -> SplitProblem | None:
+def runs_in_halves(model: ModelSpec) -> bool:
+    """Whether SGLang has two-batch overlap for the layers of ``model``, as far as its fields tell.
+
+    It has it for DeepSeek's, Qwen3's experts' and MiMo-V2's (``OperationsStrategy.init_new_tbo`` of
+    ``srt/batch_overlap/operations_strategy.py``, 0.5.23; others end the server's start).
+    """
+    if model.moe is None or model.linear_attention is not None:
+        return False
+    if model.mla is not None or model.compressed_attention is not None or model.architecture.startswith("mimo_v2"):
+        return True
+    shared = model.moe.shared_experts or model.moe.separate_shared
+    return not (shared or model.attention_sinks or model.sliding_window_tokens or model.qk_norm_per_layer)
+
+
+def engine_problem(
+    engine: EngineName, split: Parallelism, model: ModelSpec | None = None, *, halves: bool = False
+) -> SplitProblem | None:
     """Why the engine cannot be started with the split (of ``model``, where it is known); None where it can.
+
+    halves: steps run as two batches (SGLang's two-batch overlap).
 
     vLLM deals experts to all ranks of a stage or to none (``--enable-expert-parallel``), and its data-parallel engines
     share nothing but experts; TensorRT-LLM's attention-DP has one rank to a group (``enable_attention_dp``).
     """
     title = ENGINE_TITLES[engine]
+    if halves and model is not None and not runs_in_halves(model):
+        message = f"{title} has no two-batch overlap for layers of {model.huggingface_id}: its server does not start"
+        return SplitProblem("engine.experts.two_batch_overlap", message)
     if engine == "vllm" and split.attention_data > 1 and model is not None and model.moe is None:
         message = f"{title}'s data-parallel engines of a model without experts share nothing: use replicas"
         return SplitProblem("attention_data_parallel", message)
