@@ -21,7 +21,7 @@ from hisearch.search.model.deployments import without_replicas
 from hisearch.simulate.agent_use import separate_bytes
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.documents.document import Document
-from hisearch.specs.documents.resolved import ResolvedStudy, ships
+from hisearch.specs.documents.resolved import ResolvedDeployment, ResolvedStudy, ships
 from hisearch.specs.documents.stand_alone import stand_alone
 from hisearch.specs.errors import KeyedError
 from hisearch.specs.machines.hardware import HostSpec
@@ -92,7 +92,7 @@ def launch_of(resolved: ResolvedStudy, pool: PoolSpec, kv_capacity_tokens: int) 
     return Launch(pool, resolved.model.spec, resolved.accelerators[pool.accelerator].spec, kv_capacity_tokens)
 
 
-def slots_of(resolved: ResolvedStudy, pool: PoolSpec) -> int:
+def slots_of(resolved: ResolvedStudy | ResolvedDeployment, pool: PoolSpec) -> int:
     """Accelerator slots of a pool's hosts."""
     host = _host_of(resolved, pool)
     return host.accelerators if host is not None else USUAL_SLOTS
@@ -107,13 +107,13 @@ def hosts_of(resolved: ResolvedStudy, deployment: DeploymentSpec) -> int:
     return sum(hosts_taken(pool, slots_of(resolved, pool), reach_of(resolved, pool)) for pool in deployment.pools)
 
 
-def reach_of(resolved: ResolvedStudy, pool: PoolSpec) -> int:
+def reach_of(resolved: ResolvedStudy | ResolvedDeployment, pool: PoolSpec) -> int:
     """Number of accelerators joined by peer links of a pool's hosts."""
     host = _host_of(resolved, pool)
     return host.reach if host is not None else USUAL_SLOTS
 
 
-def _host_of(resolved: ResolvedStudy, pool: PoolSpec) -> HostSpec | None:
+def _host_of(resolved: ResolvedStudy | ResolvedDeployment, pool: PoolSpec) -> HostSpec | None:
     name = pool.host or resolved.accelerators[pool.accelerator].spec.host
     return resolved.hosts[name].spec if name is not None else None
 

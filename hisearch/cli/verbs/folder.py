@@ -66,7 +66,9 @@ def _of_the_end(run_dir: Path) -> tuple[ReportInput, tuple[str, ...]]:
 
 
 def export(
-    run_dir: options.RunDir,
+    source: Annotated[
+        str, typer.Argument(metavar="RUN_DIR|DEPLOYMENT", help="A run's folder; or a deployment, by path or name.")
+    ],
     engine: Annotated[
         str | None,
         typer.Option(metavar="sglang|vllm|trtllm", help="The best deployment on this engine by the study's rule."),
@@ -74,19 +76,31 @@ def export(
     trial: Annotated[int | None, typer.Option(min=0, help="A trial by its number instead, feasible or not.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder to write; RUN_DIR/recommended[-ENGINE] or trial-N where absent."),
+        typer.Option(
+            metavar="DIR",
+            help="Folder to write; RUN_DIR/recommended[-ENGINE] or trial-N where absent, of a deployment its name.",
+        ),
     ] = None,
+    settings: options.Setting = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write a run's recommendation as launch scripts and manifests.
+    """Write a run's recommendation, or a deployment, as launch scripts and manifests.
 
-    For bare machines, Docker Compose, Kubernetes, llm-d, Dynamo, production-stack and AIBrix, with benchmarks to check
-    it; of several pools each one's servers and the router that knows them. An earlier export's own files in the folder
-    are replaced; where others are in the way, nothing is written.
+    For bare machines, Docker Compose, Kubernetes, llm-d, Dynamo, production-stack and AIBrix; of several pools each
+    one's servers and the router that knows them. Of a run with benchmarks to check it. An earlier export's own files in
+    the folder are replaced; where others are in the way, nothing is written.
     """
     options.check_choice("--engine", engine, ("sglang", "vllm", "trtllm"))
     if engine is not None and trial is not None:
         raise typer.BadParameter("give --engine or --trial, not both")
+    run_dir = Path(source)
+    if not run_dir.is_dir():
+        if engine is not None or trial is not None:
+            raise typer.BadParameter(f"--engine and --trial choose among a run's, and {source} is no folder")
+        _export_document(source, out, settings or [], as_json=as_json)
+        return
+    if settings:
+        raise typer.BadParameter("--set changes a deployment's document; a run's is exported as it was found")
     from hisearch.api.studies.stored_run import load_run
     from hisearch.cli import output
     from hisearch.cli.views.terms import terms_to_dict
@@ -115,6 +129,21 @@ def export(
         output.note(chosen_by)
     if not (chosen.feasible and chosen.comparable):
         output.warn([f"{status.title}: {'; '.join(status.lines)}"])
+
+
+def _export_document(source: str, out: Path | None, settings: list[str], *, as_json: bool) -> None:
+    """Export a deployment's document, into a folder of its name where none is given."""
+    from hisearch.api.export_document import export_document
+    from hisearch.cli import output
+
+    folder = out or Path(Path(source).stem)
+    files = export_document(source, folder, settings=settings)
+    if as_json:
+        output.print_json({"folder": folder, "files": files})
+        return
+    for path in files:
+        output.say(str(path))
+    output.note("exported as its document has it: `hisearch simulate` says how it does on a workload")
 
 
 def _named(trial: Trial) -> str:
