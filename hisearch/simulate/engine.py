@@ -20,7 +20,6 @@ from hisearch.simulate.arrays import fleet as fleet_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.arrays import pool as pool_arrays
 from hisearch.simulate.arrays.agent_objects import ObjectsDoNotFit
-from hisearch.simulate.arrays.lora import adapters_of
 from hisearch.simulate.plans.fleet import NEVER, FleetPlan, GiveUp, PoolPlan
 from hisearch.simulate.plans.models import ModelNotServed, models_of_requests
 from hisearch.simulate.plans.plan import WorkerPlan
@@ -30,6 +29,7 @@ from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.tiers import KvConnectorName
+from hisearch.traces.adapter_tree import adapters_of
 from hisearch.traces.compiled import CompiledTrace
 
 __all__ = [

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from hisearch.kernels.layout import sim as la
-from hisearch.simulate.arrays.lora import adapters_of
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.uses import AdapterUse
 from hisearch.specs.wording import counted
+from hisearch.traces.adapter_tree import adapters_of
 from hisearch.traces.compiled import CompiledTrace
 
 
