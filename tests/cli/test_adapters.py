@@ -64,3 +64,13 @@ def test_doctor_says_what_a_simulation_refuses(hisearch: Hisearch, adapted: Path
     for ran in (hisearch("doctor", "adapted.yaml", *settings), hisearch(*SIMULATE, *settings)):
         assert ran.code != 0
         assert problem in " ".join((ran.out + ran.err).split())
+
+
+def test_each_worker_s_row_counts_its_own_requests(hisearch: Hisearch, adapted: Path) -> None:
+    """Round robin deals adapters 0, 2, 4 to one worker and 1, 3, 5 to the other."""
+    rows = hisearch(*SIMULATE, "-q", "--json").json["adapters"]
+    assert [(row["requests"], row["adapters"], row["host_adapters"]) for row in rows] == [(30, 3, 6), (30, 3, 6)]
+    said = " ".join(hisearch(*SIMULATE).out.split())
+    assert "60 requests for 6 adapters in 2 slots" in said
+    assert "on average in a step that has any; their kernels take" in said
+    assert "a request waited as its adapter had no place, counted in each pass of the scheduler" in said
