@@ -30,6 +30,7 @@ from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.tiers import KvConnectorName
+from hisearch.traces.adapter_tree import adapters_of
 from hisearch.traces.compiled import CompiledTrace
 
 __all__ = [

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hisearch.base.dtypes import I4
 from hisearch.kernels.layout import sim as la
-from hisearch.simulate.arrays.lora import adapters_of
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.uses import AdapterUse
 from hisearch.specs.wording import counted
+from hisearch.traces.adapter_tree import adapters_of
 from hisearch.traces.compiled import CompiledTrace
 
 
@@ -32,20 +33,32 @@ def caveats(plans: Sequence[WorkerPlan], trace: CompiledTrace) -> tuple[str, ...
     return ()
 
 
-def adapter_uses(plan: WorkerPlan, sim: la.Sim, trace: CompiledTrace) -> tuple[AdapterUse, ...]:
-    """What each worker did; empty where it serves no adapters."""
+def adapter_uses(
+    plan: WorkerPlan, sim: la.Sim, trace: CompiledTrace, worker: I4, first_worker: int
+) -> tuple[AdapterUse, ...]:
+    """What each worker of a pool did; empty where they serve no adapters.
+
+    Args:
+        plan: of a worker.
+        sim: the pool's arrays.
+        trace: the workload.
+        worker: of each request, among all pools' workers; -1: none. Shape (N,).
+        first_worker: the pool's first.
+    """
     lora, adapters = plan.lora, adapters_of(trace)
     if lora is None:
         return ()
     count = 0 if adapters is None else len(adapters.names)
-    asking = 0 if adapters is None else int(np.count_nonzero(adapters.adapter >= 0))
+    asked = np.full(len(trace), -1, np.int32) if adapters is None else adapters.adapter
+    own = [asked[(worker == first_worker + w) & (asked >= 0)] for w in range(len(sim.lora.states))]
+    different = [len(np.unique(mine)) for mine in own]
     return tuple(
         AdapterUse(
             slots=lora.slots,
             slot_bytes=lora.slots * lora.slot_bytes * plan.ranks,
-            requests=asking,
-            adapters=count,
-            host_adapters=min(lora.copies or count, count),
+            requests=len(mine),
+            adapters=names,
+            host_adapters=min(lora.copies, names) if lora.copies else count,
             loads=int(state.loads),
             evicted=int(state.evicted),
             load_s=float(state.load_s),
@@ -57,5 +70,5 @@ def adapter_uses(plan: WorkerPlan, sim: la.Sim, trace: CompiledTrace) -> tuple[A
             step_tokens=int(state.step_tokens),
             step_s=float(state.step_s),
         )
-        for state in sim.lora.states
+        for state, mine, names in zip(sim.lora.states, own, different, strict=True)
     )

@@ -77,7 +77,11 @@ def result_of(
             for p, sim in enumerate(sims)
             for use in agent_use.object_uses(plans[p].agents, sim, plans[p].ranks, agents_of(trace, plans[p].agents))
         ),
-        adapters=tuple(use for p, sim in enumerate(sims) for use in lora_use.adapter_uses(plans[p], sim, trace)),
+        adapters=tuple(
+            use
+            for p, sim in enumerate(sims)
+            for use in lora_use.adapter_uses(plans[p], sim, trace, table.prefill_worker, pools[p].first_worker)
+        ),
         hints=agent_use.hint_quality(plans[0].agents, sims[0]),
         asked=request_models,
     )

@@ -231,3 +231,59 @@ def ideal_hits(parent, end, prompt_node, output_node, include_outputs):
             seen[v] = True
             v = parent[v]
     return hits
+
+
+@kernel
+def separate(parent, prompt_node, output_node, kind, order):
+    """A tree in which requests of two kinds share no node but the root: a node that several kinds use is copied.
+
+    Args:
+        parent: int32 (M,).
+        prompt_node: int32 (N,).
+        output_node: int32 (N,).
+        kind: int32 (N,), of each request, at least -1.
+        order: int64 (N,), the requests by rising kind.
+
+    Returns:
+        Of the new nodes, by old node and kind: the old node, the parent (int32); of the requests: prompt_node and
+        output_node (int32). A node that no request uses stays below the first copy of its parent.
+    """
+    nodes = len(parent)
+    kinds = np.zeros(nodes, dtype=np.int32)
+    last = np.full(nodes, -2, dtype=np.int32)
+    for r in order:
+        v = output_node[r]
+        while v > 0 and last[v] != kind[r]:
+            last[v] = kind[r]
+            kinds[v] += 1
+            v = parent[v]
+    following = np.empty(nodes, dtype=np.int32)
+    size = 0
+    for v in range(nodes):
+        following[v] = size
+        size += max(kinds[v], 1)
+    source = np.empty(size, dtype=np.int32)
+    above = np.empty(size, dtype=np.int32)
+    for v in range(nodes):
+        for copy in range(following[v], following[v] + max(kinds[v], 1)):
+            source[copy] = v
+            above[copy] = following[parent[v]] if v > 0 else -1
+    current = np.zeros(nodes, dtype=np.int32)
+    prompt = np.empty(len(prompt_node), dtype=np.int32)
+    output = np.empty(len(prompt_node), dtype=np.int32)
+    last[:] = -2
+    for r in order:
+        v = output_node[r]
+        while v > 0 and last[v] != kind[r]:
+            last[v] = kind[r]
+            current[v] = following[v]
+            following[v] += 1
+            v = parent[v]
+        known = v
+        v = output_node[r]
+        while v != known:
+            above[current[v]] = current[parent[v]]
+            v = parent[v]
+        prompt[r] = current[prompt_node[r]]
+        output[r] = current[output_node[r]]
+    return source, above, prompt, output

@@ -3,6 +3,7 @@
 Hit rates count prompt tokens alone, of prompts taken in the trace's order, against what earlier *prompts* left in the
 cache; a prompt may hit all of its tokens, its last ones included. (That is how published figures count. An engine
 computes at least one token of every prompt, and caches outputs too: its figures differ.)
+In ``trace_stats``, as in an engine that serves them, requests of different adapters share nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from hisearch.base.dtypes import F8, I8
 from hisearch.specs.wording import format_percent, leave_out
+from hisearch.traces.adapter_tree import adapter_count, by_adapter
 from hisearch.traces.agent_stats import AgentStats, agent_stats
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.distribution import Distribution
@@ -53,7 +55,8 @@ class TraceStats:
         input_tokens, output_tokens, think_s: distributions (think times of follow-ups). thinking_tokens: of the
             requests that think, thinking_fraction of all; None where none does.
         sessions, turns: number of sessions, distribution of requests in them. single_turn_fraction: sessions of one.
-        unique_prompt_tokens: tokens of all distinct prompts, shared ones counted once.
+        adapters: LoRA adapters that requests ask for.
+        unique_prompt_tokens: tokens of all distinct prompts, shared ones counted once (for each adapter).
         ideal_hit_tokens, ideal_hit_rate: of an unlimited cache.
         lru: hit rates against size, of blocks of ``block_tokens``.
         agents: of a trace of agents; None of any other.
@@ -78,6 +81,7 @@ class TraceStats:
     sessions: int
     turns: Distribution
     single_turn_fraction: float
+    adapters: int
     prompt_tokens: int
     unique_prompt_tokens: int
     ideal_hit_tokens: int
@@ -138,8 +142,8 @@ def trace_stats(
     gaps = np.diff(times)
     span = trace.span_s
     turns = np.bincount(np.unique(arrays.session, return_inverse=True)[1])
-    hits = ideal_hit_tokens(trace)
-    ideal = int(hits.sum())
+    keyed = by_adapter(trace)
+    ideal = int(ideal_hit_tokens(keyed).sum())
     unique = trace.prompt_tokens - ideal
     if capacities_tokens is None:
         sizes = (int(fraction * unique) // block_tokens * block_tokens for fraction in CURVE_FRACTIONS)
@@ -167,14 +171,15 @@ def trace_stats(
         sessions=len(turns),
         turns=turns_of,
         single_turn_fraction=float((turns == 1).mean()),
+        adapters=adapter_count(trace),
         prompt_tokens=trace.prompt_tokens,
         unique_prompt_tokens=unique,
         ideal_hit_tokens=ideal,
         ideal_hit_rate=ideal / trace.prompt_tokens,
         block_tokens=block_tokens,
-        lru=tuple(lru_hit_curve(trace, capacities_tokens, block_tokens=block_tokens)),
+        lru=tuple(lru_hit_curve(keyed, capacities_tokens, block_tokens=block_tokens)),
         skipped_rows=trace.skipped_rows,
-        agents=agent_stats(trace, hits),
+        agents=agent_stats(trace, ideal_hit_tokens(trace)),
         notes=trace.notes,
         warnings=trace.cautions,
     )

@@ -252,7 +252,10 @@ def test_objects_of_the_trace_form_load_by_their_bytes_and_replay_to_the_same(
     each = [use["loaded_bytes"] / use["loads"] for use in uses]
     assert 0.24 < each[1] / each[0] < 0.26
     stats = hisearch("trace", "stats", "objects.jsonl", "--json").json
-    assert (stats["agents"]["memories"], stats["ideal_hit_tokens"]) == (2, 59 * 128)
+    assert (stats["agents"]["memories"], stats["ideal_hit_tokens"]) == (
+        2,
+        58 * 128,
+    )  # each adapter's first call finds nothing
     objects_trace(workdir, int(whole * 1.5), 1)
     refused = hisearch("simulate", "one.yaml", "--trace", "objects.jsonl")
     assert refused.code == 1

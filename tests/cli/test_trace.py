@@ -45,6 +45,21 @@ def test_a_shipped_workload_that_begins_in_mid_conversation(hisearch: Hisearch, 
     assert len(load_trace("t.parquet")) == 2000
 
 
+def test_adapters_share_no_kv(hisearch: Hisearch, workdir: Path) -> None:
+    """Twelve prompts that begin alike, of two adapters and the base model: each begins for each of them once."""
+    row = '{{"id": "{k}", "arrival_s": {k}, "input_tokens": 160, "output_tokens": 2{more}}}\n'
+    shared = ', "prefix": "system", "prefix_tokens": 160'
+    for name, adapters in (("plain", ("", "", "")), ("own", ("", ', "adapter": "a"', ', "adapter": "b"'))):
+        rows = [row.format(k=k, more=shared + adapters[k % 3]) for k in range(12)]
+        (workdir / f"{name}.jsonl").write_text('{"format": "hisearch-trace", "version": 1}\n' + "".join(rows))
+    plain, own = (hisearch("trace", "stats", f"{name}.jsonl", "--curve", "--json").json for name in ("plain", "own"))
+    assert (plain["adapters"], plain["ideal_hit_tokens"], plain["unique_prompt_tokens"]) == (0, 11 * 160, 160)
+    assert (own["adapters"], own["ideal_hit_tokens"], own["unique_prompt_tokens"]) == (2, 9 * 160, 3 * 160)
+    for data in (plain, own):
+        assert data["lru"][-1]["hit_tokens"] == data["curve"][-1]["hit_tokens"] == data["ideal_hit_tokens"]
+    assert "adapters 2, which share no KV" in " ".join(hisearch("trace", "stats", "own.jsonl").out.split())
+
+
 def test_import_converts_and_counts_broken_rows(hisearch: Hisearch, workdir: Path) -> None:
     rows = [{"timestamp": 1000 * i, "input_length": 600, "output_length": 5, "hash_ids": [0, i + 1]} for i in range(9)]
     rows[4]["input_length"] = -1

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.simulate.arrays import adapter_tree
 from hisearch.simulate.arrays.agents import arrays_of
 from hisearch.simulate.plans.agent_plan import AgentPlan, KindPlan
 from hisearch.specs.base import EngineName
+from hisearch.traces import adapter_tree
 from hisearch.traces.agents import AgentArrays, of_sessions
 from hisearch.traces.compiled import TraceArrays
 from hisearch.traces.compiler import compile_trace

@@ -28,13 +28,7 @@ from hisearch.search.evaluate.sustained import steady_run
 from hisearch.simulate.engine import simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.fleet_plan import plan_fleet
-from hisearch.simulate.plans.plan import (
-    WorkerPlan,
-    ffn_accelerator_name,
-    plan_kv_memory,
-    plan_worker,
-    worker_devices,
-)
+from hisearch.simulate.plans.plan import WorkerPlan, ffn_accelerator_name, plan_worker
 from hisearch.simulate.plans.tiers import TierRefused
 from hisearch.simulate.results.gaps import itl_percentiles
 from hisearch.simulate.results.series import worker_series
@@ -235,7 +229,8 @@ class SimulatedDeployment(SimulatedRun):
 
 def _memory(plan: WorkerPlan) -> dict[str, Any]:
     """Device memory of a worker by use, in bytes, and its host tier's capacity in tokens."""
-    return {**asdict(plan.memory), "host_capacity_tokens": plan.host_capacity_tokens}
+    tokens = {"kv_capacity_tokens": plan.kv_capacity_tokens, "host_capacity_tokens": plan.host_capacity_tokens}
+    return asdict(plan.memory) | tokens
 
 
 def simulate_deployment(
@@ -345,21 +340,6 @@ def plan_pool(resolved: ResolvedDeployment, index: int) -> WorkerPlan:
     """One worker of a pool, compiled."""
     with _refusals(resolved, index):
         return plan_worker(**_worker(resolved, index), profile_name=resolved.profile.name)
-
-
-def check_tiers(resolved: ResolvedDeployment) -> None:
-    """Refuse cache tiers that cannot be simulated, of a deployment that fits into memory without them.
-
-    Raises:
-        SpecError: with file, line and key.
-    """
-    for index in range(len(resolved.deployment.pools)):
-        with _refusals(resolved, index):
-            worker = _worker(resolved, index)
-            devices, ffn = worker.pop("devices"), worker.pop("ffn_accelerator")
-            context = worker_devices(worker["pool"], devices, ffn, worker["host"])
-            del worker["ffn_host"]
-            plan_kv_memory(**worker, devices=context)
 
 
 def _worker(resolved: ResolvedDeployment, index: int) -> dict[str, Any]:

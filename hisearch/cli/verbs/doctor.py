@@ -56,7 +56,7 @@ def doctor(
         dict.fromkeys(fit.note for fit in fits if fit.note)
     )
     if checkup.ok and checkup.kind == "Deployment" and all(fit.ok for fit in fits):
-        problems += _judge_tiers(checkup, overrides)
+        problems += _judge_plan(checkup, overrides)
     notes: list[str] = []
     if checkup.ok and checkup.kind in ("Study", "Workload"):
         notes, trace_warnings, unreadable = _judge_trace(checkup, overrides)
@@ -215,16 +215,18 @@ def _misfits(checkup: Checkup, fits: list[Fit]) -> list[str]:
     return [f"{checkup.name}: no worker fits; nearest: {nearest.problem}"]
 
 
-def _judge_tiers(checkup: Checkup, settings: tuple[str, ...]) -> list[str]:
-    """Problems of the cache tiers of a deployment that otherwise fits into memory."""
-    from hisearch.api.deployments.deployment import check_tiers
+def _judge_plan(checkup: Checkup, settings: tuple[str, ...]) -> list[str]:
+    """What a simulation would refuse of a deployment that fits into memory, such as its cache tiers."""
+    from hisearch.api.deployments.deployment import plan_deployment
     from hisearch.specs.documents.resolve import load_deployment
     from hisearch.specs.errors import SpecError
 
     try:
-        check_tiers(load_deployment(checkup.path, settings))
+        plan_deployment(load_deployment(checkup.path, settings))
     except SpecError as error:
         return [str(problem) for problem in error.problems]
+    except ValueError as refused:
+        return [f"{checkup.name}: {refused}"]
     return []
 
 

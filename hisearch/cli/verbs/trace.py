@@ -59,6 +59,7 @@ def stats(
     from hisearch.api.deployments.workload import load_trace, parse_adapters, parse_columns
     from hisearch.cli import output
     from hisearch.cli.views import trace as trace_view
+    from hisearch.traces.adapter_tree import by_adapter
     from hisearch.traces.stats import curve_capacities, lru_hit_curve, trace_stats
 
     options.check_choice("--time-unit", time_unit, options.TIME_UNITS)
@@ -75,8 +76,9 @@ def stats(
     statistics = trace_stats(compiled, capacities_tokens=capacity_tokens, block_tokens=block_tokens)
     points = []
     if curve or curve_html is not None:
-        capacities = curve_capacities(compiled, block_tokens=statistics.block_tokens)
-        points = lru_hit_curve(compiled, capacities, block_tokens=statistics.block_tokens)
+        keyed = by_adapter(compiled)
+        capacities = curve_capacities(keyed, block_tokens=statistics.block_tokens)
+        points = lru_hit_curve(keyed, capacities, block_tokens=statistics.block_tokens)
     if curve_html is not None:
         from hisearch.report.figures.cache_curve import write_curve
 

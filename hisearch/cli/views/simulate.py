@@ -158,7 +158,7 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
     if simulated.result.objects:
         figures["agents' objects"] = _objects(simulated.result.objects)
     if simulated.result.adapters:
-        figures["adapters"] = adapters_line(simulated.result)
+        figures["adapters"] = adapters_line(simulated)
     if simulated.result.hints is not None:
         figures["predicted calls"] = _hints(simulated.result.hints)
     if math.isfinite(simulated.horizon_s):

@@ -37,6 +37,7 @@ def show(stats: TraceStats) -> None:
             if value is not None
         )
         or "too few known arrivals",
+        **({"adapters": f"{stats.adapters:,}, which share no KV"} if stats.adapters else {}),
         "prompt tokens": f"{stats.prompt_tokens:,}, {stats.unique_prompt_tokens:,} of them distinct",
         "ideal hit rate": f"{percent(stats.ideal_hit_rate)} ({stats.ideal_hit_tokens:,} tokens), of an unlimited cache",
         "rows left out": f"{stats.skipped_rows:,}",

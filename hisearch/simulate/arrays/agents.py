@@ -9,12 +9,11 @@ import numpy as np
 
 from hisearch.kernels.agents import prepare
 from hisearch.kernels.layout import agents as al
-from hisearch.simulate.arrays import adapter_tree
 from hisearch.simulate.arrays.agent_objects import ObjectsDoNotFit, check_sizes, count_of, object_of, scale
-from hisearch.simulate.arrays.lora import adapters_of
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan
+from hisearch.traces.adapter_tree import adapters_of, separate_adapters
 from hisearch.traces.agents import AgentArrays, gate_count, of_requests, of_sessions
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
@@ -65,10 +64,10 @@ def arrays_of(trace: CompiledTrace, worker: WorkerPlan) -> TraceArrays:
     plan = worker.agents
     agents = agents_of(trace, plan)
     if worker.lora is not None and (adapters := adapters_of(trace)) is not None:
-        return adapter_tree.separate_adapters(trace.arrays, adapters.adapter)
+        return separate_adapters(trace.arrays, adapters.adapter)
     if agents is None or plan is None or all(kind.per != "adapter" for kind in plan.kinds):
         return trace.arrays
-    return adapter_tree.separate_adapters(trace.arrays, agents.adapter[agents.agent])
+    return separate_adapters(trace.arrays, agents.adapter[agents.agent])
 
 
 def record_count(agents: AgentArrays | None, plan: AgentPlan | None) -> int:

@@ -10,20 +10,6 @@ from hisearch.kernels.layout import lora as ll
 from hisearch.simulate.arrays.records import record, records
 from hisearch.simulate.plans.lora_plan import LoraPlan
 from hisearch.traces.adapters import RequestAdapters
-from hisearch.traces.agents import label
-from hisearch.traces.compiled import CompiledTrace
-
-
-def adapters_of(trace: CompiledTrace) -> RequestAdapters | None:
-    """The adapter of each request: as the trace names them, or its agents' own; None where it has none."""
-    agents = trace.agents
-    if agents is None or not (agents.adapter >= 0).any():
-        return trace.adapters
-    count = int(agents.adapter.max()) + 1
-    rank = np.zeros(count, np.int32)
-    rank[: len(agents.adapter_rank)] = agents.adapter_rank[:count]
-    names = tuple(label(agents.adapter_names, number) for number in range(count))
-    return RequestAdapters(names, rank, agents.adapter[agents.agent])
 
 
 class AdaptersDoNotFit(ValueError):  # noqa: N818

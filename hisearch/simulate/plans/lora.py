@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hisearch.hardware.host_path import to_host
 from hisearch.hardware.power import memory_power_share, worker_dynamic_w
@@ -91,7 +92,6 @@ def slot_bytes(pool: PoolSpec, model: ModelSpec) -> float:
 def plan_lora(
     pool: PoolSpec,
     model: ModelSpec,
-    memory: MemoryPlan,
     accelerator: AcceleratorSpec,
     host: HostSpec | None,
     media: Mapping[str, MediumSpec],
@@ -99,15 +99,17 @@ def plan_lora(
     """The plan of the pool's section ``lora``; None without one.
 
     Raises:
-        InvalidParallelism: a target that the model does not have, KV in several groups or pools, no memory for KV, or
-            no disk from which vLLM could read adapters; with the key.
+        InvalidParallelism: a target that the model does not have, or no disk from which vLLM could read adapters; with
+            the key.
     """
     lora = pool.lora
     if lora is None:
         return None
     vllm = pool.engine.name == "vllm"
     disk = media.get(host.nvme) if host is not None and host.nvme is not None else None
-    _check(pool, model, memory, disk)
+    if vllm and disk is None:
+        message = "vLLM reads adapters from the disks of its host, which has none; name a host with nvme"
+        raise InvalidParallelism(message, "lora.max_cpu_loras")
     groups = matrices_of(model, lora, pool.tensor_parallel)
     rank, element = slot_rank(pool.engine.name, lora.rank), DTYPE_BYTES[lora.dtype]
     size = slot_bytes(pool, model)
@@ -151,25 +153,24 @@ def plan_lora(
     )
 
 
-def _check(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan, disk: MediumSpec | None) -> None:
+def without_slots(memory: MemoryPlan, pool: PoolSpec, model: ModelSpec) -> MemoryPlan:
+    """Memory of a worker less its slots for adapters, which both engines take before they size the KV pool.
+
+    KV gives whole pages.
+
+    Raises:
+        InvalidParallelism: KV in several groups or pools, no memory left for KV, or see ``matrices_of``; with the key.
+    """
+    if pool.lora is None:
+        return memory
     if memory.kv_groups is not None or memory.window_pools is not None or memory.state_pools is not None:
         message = f"adapters are not simulated where {pool.engine.name} keeps KV in several groups or pools"
         raise InvalidParallelism(f"{message} ({model.huggingface_id})", "lora")
-    if pool.engine.name == "vllm" and disk is None:
-        message = "vLLM reads adapters from the disks of its host, which has none; name a host with nvme"
-        raise InvalidParallelism(message, "lora.max_cpu_loras")
-    if taken_tokens(pool, model, memory) >= memory.kv_capacity_tokens:
-        gib = taken_bytes(pool, model) / 2**30
-        message = f"slots for adapters take {gib:.1f} GiB on each rank, and no KV is left"
+    taken, page = slot_bytes(pool, model) * pool.lora.max_loras, pool.engine.page_size
+    pages = math.ceil(taken / (memory.kv_bytes_per_token_per_rank * page))
+    if pages * page >= memory.kv_capacity_tokens:
+        message = (
+            f"slots for adapters take {taken / 2**30:.1f} GiB on each rank, and no KV is left; lower max_loras or rank"
+        )
         raise InvalidParallelism(message, "lora.max_loras")
-
-
-def taken_bytes(pool: PoolSpec, model: ModelSpec) -> float:
-    """Bytes of all slots on one rank, which both engines take before they size the KV pool."""
-    return slot_bytes(pool, model) * (pool.lora.max_loras if pool.lora is not None else 0)
-
-
-def taken_tokens(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan) -> int:
-    """KV tokens that the slots leave no memory for, in whole pages."""
-    page = pool.engine.page_size
-    return math.ceil(taken_bytes(pool, model) / (memory.kv_bytes_per_token_per_rank * page)) * page
+    return replace(memory, kv_capacity_tokens=memory.kv_capacity_tokens - pages * page)

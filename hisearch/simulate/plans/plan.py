@@ -185,7 +185,7 @@ def plan_worker(
     if memory.state_pools is not None:
         engine = memory.state_pools.engine(engine)
     agents = with_disk(plan_agents(pool, model, memory, accelerator, host), pool, tiers.plans, media)
-    lora = lora_plans.plan_lora(pool, model, memory, accelerator, host, media)
+    lora = lora_plans.plan_lora(pool, model, accelerator, host, media)
     costs = compile_costs(
         profile_name,
         profile,
@@ -216,7 +216,7 @@ def plan_worker(
         engine,
         with_drafts(with_adapters(costs, pool, model, accelerator), speculation),
         memory,
-        memory.kv_capacity_tokens - _tokens_of_objects(pool, model, memory, agents),
+        memory.kv_capacity_tokens - _tokens_of_objects(pool, agents),
         max_request_tokens=longest,
         tiers=tiers.plans,
         movement=tiers.movement,
@@ -284,7 +284,7 @@ def plan_pool_memory(
     profile: LatencyProfileSpec,
     devices: WorkerDevices | None,
 ) -> MemoryPlan:
-    """Memory of a pool's worker, less what attached devices hold; errors as of ``plan_worker``."""
+    """Memory of a pool's worker, less what attached devices hold and slots take; errors as of ``plan_worker``."""
     state_pools.check_pages(pool, model)
     elsewhere = Elsewhere()
     if devices is not None:
@@ -293,7 +293,7 @@ def plan_pool_memory(
         elsewhere = devices_memory(
             devices, model, accelerator, fitted, pool.parallelism, pool.weight_dtype, pool.kv_dtype, pool.engine.name
         )
-    return plan_memory(
+    memory = plan_memory(
         model,
         accelerator,
         tensor_parallel=pool.tensor_parallel,
@@ -305,6 +305,7 @@ def plan_pool_memory(
         elsewhere=elsewhere,
         kv_groups=kv_groups_of(pool, model, accelerator),
     )
+    return lora_plans.without_slots(memory, pool, model)
 
 
 def check_split(pool: PoolSpec, model: ModelSpec) -> None:
@@ -362,15 +363,14 @@ def plan_kv_memory(
     check_simulated(pool)
     # A separate pool of objects holds no KV; the tiers need not exceed it.
     agents = plan_agents(pool, model, memory, accelerator, host)
-    objects_tokens = _tokens_of_objects(pool, model, memory, agents)
+    objects_tokens = _tokens_of_objects(pool, agents)
     kv_memory = replace(memory, kv_capacity_tokens=memory.kv_capacity_tokens - objects_tokens)
     return memory, plan_tiers(pool, model=model, memory=kv_memory, accelerator=accelerator, host=host, media=media)
 
 
-def _tokens_of_objects(pool: PoolSpec, model: ModelSpec, memory: MemoryPlan, agents: AgentPlan | None) -> int:
-    """Device memory that agents' objects or slots for adapters take from KV, in tokens."""
-    objects = agents.pool_pages * pool.engine.page_size if agents is not None else 0
-    return objects + lora_plans.taken_tokens(pool, model, memory)
+def _tokens_of_objects(pool: PoolSpec, agents: AgentPlan | None) -> int:
+    """Device memory that agents' objects take from KV, in tokens."""
+    return agents.pool_pages * pool.engine.page_size if agents is not None else 0
 
 
 def check_simulated(pool: PoolSpec) -> None:

@@ -155,11 +155,12 @@ class AdapterUse:
 
     Attributes:
         slots: in device memory. slot_bytes: of all of them, over all ranks.
-        requests: of the run that ask for an adapter. adapters: that they ask for.
-        host_adapters: that host memory holds.
-        loads: copies into slots. evicted: adapters that lost theirs. load_s: time of the copies.
+        requests: of the worker's own that ask for an adapter. adapters: that they ask for.
+        host_adapters: that host memory holds; under SGLang all that the workload names.
+        loads: copies into slots. evicted: adapters that lost theirs, SGLang's base model too, which
+            takes a slot without a load. load_s: time of the copies.
         reads: from the host's disk. read_s: time of these.
-        passed_over: times that the scheduler left a waiting request for want of a place for its adapter.
+        passed_over: times that a pass of the scheduler left a waiting request for want of a place for its adapter.
         steps: with adapters. step_adapters, step_tokens: sums over them of adapters, and of tokens with one.
         step_s: that adapters added to steps, without copies and reads.
     """
