@@ -339,7 +339,7 @@ def allocate(
                 node_limit=rooms[p],
                 log_limit=log_limit,
                 agents=agent_arrays.agents_of(trace, pool.plan.agents),
-                adapters=lora_arrays.adapters_of(trace),
+                adapters=adapters_of(trace),
                 places=pool.places,
                 pooled=pooled,
             )

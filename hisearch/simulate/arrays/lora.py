@@ -9,7 +9,9 @@ import numpy as np
 from hisearch.kernels.layout import lora as ll
 from hisearch.simulate.arrays.records import record, records
 from hisearch.simulate.plans.lora_plan import LoraPlan
+from hisearch.traces.adapter_tree import adapters_of
 from hisearch.traces.adapters import RequestAdapters
+from hisearch.traces.compiled import CompiledTrace
 
 
 class AdaptersDoNotFit(ValueError):  # noqa: N818
