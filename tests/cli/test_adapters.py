@@ -72,5 +72,5 @@ def test_each_worker_s_row_counts_its_own_requests(hisearch: Hisearch, adapted: 
     assert [(row["requests"], row["adapters"], row["host_adapters"]) for row in rows] == [(30, 3, 6), (30, 3, 6)]
     said = " ".join(hisearch(*SIMULATE).out.split())
     assert "60 requests for 6 adapters in 2 slots" in said
-    assert "on average in a step that has any; their kernels take" in said
+    assert "of them on average; their kernels take" in said
     assert "a request waited as its adapter had no place, counted in each pass of the scheduler" in said

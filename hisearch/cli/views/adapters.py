@@ -23,7 +23,7 @@ def adapters_line(simulated: SimulatedDeployment) -> str:
         f"({significant(first.slot_bytes / 2**30)} GiB of device memory a worker)"
     )
     if steps:
-        line += f"; {significant(members / steps)} on average in a step that has any"
+        line += f"; a step with adapters has {significant(members / steps)} of them on average"
         line += f"; their kernels take {percent(added_s / busy_s)} of the workers' busy time"
     line += f"; {counted(loads, 'copy', 'copies')} into slots, {significant(load_s)} s"
     if reads:
