@@ -189,8 +189,8 @@ def simulate_fleet(
     from hisearch.kernels.fleet import cluster
 
     request_models = models_of_requests(plan, trace)
+    lora_arrays.check_adapters(plan, trace, request_models)
     for pool in plan.pools:
-        lora_arrays.check_adapters(pool.plan.lora, trace)
         if pool.plan.agents is not None and len(plan.pools) > 1:
             raise ValueError(f"pool {pool.name}: agents' objects are simulated in deployments of one pool")
         if pool.replicas < 1:
@@ -301,7 +301,7 @@ def allocate(
     the plan's, shape (N,); None for a single model. All else is that of ``simulate_fleet``.
     """
     arrays = front_end.delayed(
-        agent_arrays.arrays_of(trace, plan.pools[0].plan),
+        agent_arrays.arrays_of(trace, [pool.plan for pool in plan.pools]),
         plan,
         trace,
         load,

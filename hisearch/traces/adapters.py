@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.base.dtypes import I4, I8
+from hisearch.base.dtypes import F8, I4, I8
 from hisearch.specs.workloads.workload import GeneratedAdaptersSpec
 
 
@@ -43,17 +43,17 @@ def adapters_of(requested: Sequence[str | None], ranks: Sequence[int] = ()) -> R
     return RequestAdapters(tuple(numbers), rank, np.array(codes, np.int32))
 
 
-def draw_adapters(spec: GeneratedAdaptersSpec, session: I8, rng: np.random.Generator) -> RequestAdapters | None:
+def draw_adapters(spec: GeneratedAdaptersSpec, session: I8, draws: Sequence[F8]) -> RequestAdapters | None:
     """The adapter of each session's requests, by a Zipf law; None where none asks for any.
 
     Args:
         spec: the law.
         session: number of each request's session; shape (N,).
-        rng: one draw a session.
+        draws: of each source, in the order of their sessions, an even draw from 0 to 1 for each session.
     """
     popularity = np.arange(1, spec.count + 1, dtype=np.float64) ** -spec.zipf
     edges = spec.base_share + (1 - spec.base_share) * np.cumsum(popularity) / popularity.sum()
-    drawn = rng.random(int(session.max(initial=-1)) + 1)
+    drawn = np.concatenate(draws)
     of_session = np.where(
         drawn < spec.base_share, -1, np.minimum(np.searchsorted(edges, drawn, "right"), spec.count - 1)
     )

@@ -100,15 +100,13 @@ def generate_trace(spec: GeneratorSpec, *, seed: int = 0, until_s: float | None 
     """The workload that ``spec`` describes; ``spec.seed`` and ``seed`` together set its random streams.
 
     A follow-up waits for its predecessor and its think time. Its prompt is the predecessor's prompt and output, without
-    thinking where the spec has it dropped, followed by new tokens. Its ``arrival_s`` is its nominal time (NaN in a
-    closed loop of users).
+    thinking where the spec drops it, followed by new tokens. Its ``arrival_s`` is the nominal time (NaN: closed loop).
 
     Args:
         spec: the workload.
         seed: see above.
-        until_s: of arrivals with a clock: draw on, and keep the sessions that start before this time, instead of
-            ending where the spec says. What is drawn later comes from streams of its own, so that the first part of a
-            longer trace is the shorter one.
+        until_s: of arrivals with a clock: draw on, and keep the sessions that start before this time. What is drawn
+            later comes from streams of its own, so that the first part of a longer trace is the shorter one.
 
     Raises:
         ValueError: ``until_s`` of a closed loop, which has no clock; or there would be no request.
@@ -128,12 +126,14 @@ def generate_trace(spec: GeneratorSpec, *, seed: int = 0, until_s: float | None 
             break
         counts = [2 * count for count in counts]
     if until_s is not None:
-        drawn = _together([_drawn_on(each, part, seeds, until_s) for each, part in zip(sources, parts, strict=True)])
+        parts = [_drawn_on(each, part, seeds, until_s) for each, part in zip(sources, parts, strict=True)]
+        drawn = _together(parts)
         kept = np.flatnonzero((drawn.turns.nominal_s >= 0) & (drawn.turns.start_s < until_s))
-    turns = drawn.turns
-    trace = _assemble(spec, turns, kept)
+    trace = _assemble(spec, drawn.turns, kept)
     if spec.adapters is not None:
-        trace = replace(trace, adapters=draw_adapters(spec.adapters, turns.session[kept], stream("adapters", *seeds)))
+        pairs = zip(sources, parts, strict=True)
+        draws = [stream("adapters" + each.suffix, *seeds).random(part.sessions) for each, part in pairs]
+        trace = replace(trace, adapters=draw_adapters(spec.adapters, drawn.turns.session[kept], draws))
     return declare_limit(trace, spec.max_output_tokens)
 
 

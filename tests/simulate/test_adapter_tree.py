@@ -118,7 +118,7 @@ def test_an_endless_cache_hits_what_the_tree_of_its_adapters_has_in_common(numbe
     trace = population(agents=10, calls=200, adapters=number, pacing="free", action={"p50_s": 20.0, "p90_s": 60.0})
     plan = AgentPlan(policy="lru", kinds=(adapters(4),), pool_pages=4 * 12)
     case = Population(trace, plan, capacity_tokens=200_000, max_running=1, overlap=False)
-    separated = replace(trace, arrays=arrays_of(trace, case.plan))
+    separated = replace(trace, arrays=arrays_of(trace, [case.plan]))
     ideal = np.minimum(ideal_hit_tokens(separated, include_outputs=True), trace.arrays.input_tokens - 1)
     hits = case.simulate().requests.hit_tokens
     assert abs(int(hits.sum()) - int(ideal.sum())) <= 0.01 * ideal.sum()

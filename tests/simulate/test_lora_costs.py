@@ -11,6 +11,8 @@ import pytest
 from hisearch.latency.step_cost import decode_step_seconds
 from hisearch.simulate import plan_worker, simulate
 from hisearch.simulate.arrays.lora import AdaptersDoNotFit
+from hisearch.simulate.engine import simulate_fleet
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.plans.lora import KERNEL_S, slot_bytes
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.specs.deployments.pool import PoolSpec
@@ -20,6 +22,7 @@ from hisearch.traces.adapters import RequestAdapters
 from hisearch.traces.compiled import CompiledTrace
 from tests.kernels.systems import compiled
 from tests.reference.random_traces import TraceShape, random_trace
+from tests.simulate.logged import assert_first_visible, slow_token_times
 
 CATALOGUE = Catalogue()
 LLAMA = CATALOGUE.get("Model", "llama-3.1-8b").spec
@@ -101,6 +104,28 @@ def test_adapters_that_a_server_would_not_load_are_refused() -> None:
         simulate(loading, asking([16] * 5))
     for served in (loading, plan("sglang", max_loras=1)):
         assert simulate(served, asking([16] * 4)).requests.finished.all()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_visible_tokens_of_requests_that_think_come_as_late_as_adapters_make_them(engine: str) -> None:
+    """Within fast-forwards too, whose steps adapters lengthen."""
+    trace = compiled(random_trace(3, TraceShape(requests=12, output_tokens=300, follow_up=0.0, slack=1.0)))
+    thinking = trace.arrays.output_tokens // 2
+    arrays = trace.arrays._replace(thinking_tokens=thinking.astype(trace.arrays.thinking_tokens.dtype))
+    adapters = RequestAdapters(("a",), np.array([64], np.int32), np.zeros(12, np.int32))
+    trace = replace(trace, arrays=arrays, adapters=adapters)
+    result = simulate(plan(engine, max_loras=2, rank=64), trace, log=True)
+    assert result.requests.first_visible_s is not None
+    assert_first_visible(result, dict(enumerate(slow_token_times(result))), atol=1e-9)
+
+
+def test_pools_without_adapters_beside_others_are_refused_and_hits_do_not_depend_on_their_order() -> None:
+    serving, plain = PoolPlan(plan(max_loras=2, rank=16), name="a"), PoolPlan(plan(), name="b")
+    trace = asking([16, 16])
+    for pools in ((serving, plain), (plain, serving)):
+        with pytest.raises(AdaptersDoNotFit, match="pool b serves no adapters, and requests for its model ask for 2"):
+            simulate_fleet(FleetPlan(pools), trace)
+    assert simulate_fleet(FleetPlan((plain, plain)), trace).requests.finished.all()
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:

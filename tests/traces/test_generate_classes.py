@@ -111,3 +111,24 @@ def test_a_trace_of_classes_ends_where_all_its_sources_are_complete(seed: int, r
 def test_classes_that_contradict_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GeneratorSpec.model_validate(BASE | changes)
+
+
+def test_sessions_keep_their_adapters_where_the_workload_is_carried_on() -> None:
+    """Of classes with arrivals of their own, whose sessions are numbered behind each other's."""
+    classes = [{"name": name, "arrivals": {"rate_rps": 2.0}, "tenants": [at]} for at, name in enumerate("ab")]
+    spec = GeneratorSpec.model_validate(
+        {key: value for key, value in BASE.items() if key != "arrivals"}
+        | {"classes": classes, "adapters": {"count": 8}}
+    )
+    first = generate_trace(spec)
+    longer = generate_trace(spec, until_s=4.0 * float(np.nanmax(first.arrival_s)))
+
+    def adapter_at(trace: Trace) -> dict[tuple[float, int], str | None]:
+        assert trace.adapters is not None
+        names = [None if each < 0 else trace.adapters.names[each] for each in trace.adapters.adapter]
+        return dict(zip(zip(trace.arrival_s.tolist(), trace.tenant.tolist(), strict=True), names, strict=True))
+
+    before, after = adapter_at(first), adapter_at(longer)
+    both = before.keys() & after.keys()
+    assert len(both) > 400
+    assert all(before[key] == after[key] for key in both)

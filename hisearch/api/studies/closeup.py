@@ -354,7 +354,7 @@ def _ideal(subject: Subject, base: Result) -> IdealCache | None:
     from hisearch.traces.stats import curve_capacities, default_block_tokens, lru_hit_curve
 
     plan = subject.replay.plan
-    trace = replace(subject.world.trace, arrays=arrays_of(subject.world.trace, plan))
+    trace = replace(subject.world.trace, arrays=arrays_of(subject.world.trace, [plan]))
     if not trace.prompt_tokens:
         return None
     block = default_block_tokens(trace)

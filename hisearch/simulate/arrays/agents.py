@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,11 +60,11 @@ def agents_of(trace: CompiledTrace, plan: AgentPlan | None) -> AgentArrays | Non
     return of_sessions(trace.arrays.session, adapters=any(kind.per == "adapter" for kind in plan.kinds))
 
 
-def arrays_of(trace: CompiledTrace, worker: WorkerPlan) -> TraceArrays:
-    """The trace's arrays; if the worker serves adapters, no two of them share KV."""
-    plan = worker.agents
+def arrays_of(trace: CompiledTrace, workers: Sequence[WorkerPlan]) -> TraceArrays:
+    """The trace's arrays; if any of the pools' workers serves adapters, no two of them share KV."""
+    plan = workers[0].agents
     agents = agents_of(trace, plan)
-    if worker.lora is not None and (adapters := adapters_of(trace)) is not None:
+    if any(worker.lora is not None for worker in workers) and (adapters := adapters_of(trace)) is not None:
         return separate_adapters(trace.arrays, adapters.adapter)
     if agents is None or plan is None or all(kind.per != "adapter" for kind in plan.kinds):
         return trace.arrays

@@ -8,34 +8,47 @@ import numpy as np
 
 from hisearch.kernels.layout import lora as ll
 from hisearch.simulate.arrays.records import record, records
+from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.lora_plan import LoraPlan
 from hisearch.traces.adapter_tree import adapters_of
 from hisearch.traces.adapters import RequestAdapters
 from hisearch.traces.compiled import CompiledTrace
+from hisearch.traces.models import RequestModels
 
 
 class AdaptersDoNotFit(ValueError):  # noqa: N818
     """An adapter of the workload has a larger rank than the deployment's slots, or more are there than it holds."""
 
 
-def check_adapters(plan: LoraPlan | None, trace: CompiledTrace) -> None:
-    """Refuse adapters of a larger rank than the slots', and more than a server may hold.
+def check_adapters(fleet: FleetPlan, trace: CompiledTrace, models: RequestModels) -> None:
+    """Refuse adapters that a pool could not serve, of the requests for its model; where no pool serves any, nothing.
 
     Raises:
-        AdaptersDoNotFit: names both ranks, or both numbers.
+        AdaptersDoNotFit: their rank exceeds the slots', they are more than a server holds, or one of several pools has
+            none.
     """
     adapters = adapters_of(trace)
-    if plan is None or adapters is None:
+    if adapters is None or all(pool.plan.lora is None for pool in fleet.pools):
         return
-    if plan.most_adapters and len(adapters.names) > plan.most_adapters:
-        raise AdaptersDoNotFit(
-            f"the workload has {len(adapters.names)} adapters; with lora.overlap_loading SGLang holds at most "
-            f"{plan.most_adapters}, twice max_loras (--max-loaded-loras)"
-        )
-    largest = int(adapters.rank.max(initial=0))
-    if plan.rank and largest > plan.rank:
-        name = adapters.names[int(np.argmax(adapters.rank))]
-        raise AdaptersDoNotFit(f"adapter {name} of the workload has rank {largest}; lora.rank is {plan.rank}")
+    for pool in fleet.pools:
+        asked = adapters.adapter[models.model == fleet.models.index(pool.model)]
+        mine, plan = np.unique(asked[asked >= 0]), pool.plan.lora
+        if plan is None and len(mine):
+            raise AdaptersDoNotFit(
+                f"pool {pool.name} serves no adapters, and requests for its model ask for {len(mine)}: give it "
+                "a section lora as well"
+            )
+        if plan is not None and plan.most_adapters and len(mine) > plan.most_adapters:
+            raise AdaptersDoNotFit(
+                f"the workload has {len(mine)} adapters; with lora.overlap_loading SGLang holds at most "
+                f"{plan.most_adapters}, twice max_loras (--max-loaded-loras)"
+            )
+        largest = max(mine, key=lambda each: adapters.rank[each], default=-1)
+        if plan is not None and plan.rank and largest >= 0 and adapters.rank[largest] > plan.rank:
+            raise AdaptersDoNotFit(
+                f"adapter {adapters.names[largest]} of the workload has rank {adapters.rank[largest]}; lora.rank is "
+                f"{plan.rank}"
+            )
 
 
 def handle(plan: LoraPlan | None, adapters: RequestAdapters | None, requests: int, workers: int) -> ll.Lora:
