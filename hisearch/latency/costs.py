@@ -232,6 +232,14 @@ class CompiledCosts:
     served: ServedErrors | None = None
 
     @property
+    def prompt_seconds(self) -> StepCosts:
+        """``seconds`` of steps in which all attention groups have prompts (``LockstepCosts.by_kind_s``)."""
+        if self.lockstep is None or self.lockstep.by_kind_s is None:
+            return self.seconds
+        token_s = self.seconds.token_s
+        return self.seconds._replace(token_s=token_s + self.lockstep.by_kind_s[1][: len(token_s)])
+
+    @property
     def attached(self) -> tuple[str, ...]:
         """Components that are attached devices."""
         return tuple(name for name in self.components if name in get_args(DeviceKind))

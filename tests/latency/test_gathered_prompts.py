@@ -73,3 +73,13 @@ def test_the_roofline_has_it_too() -> None:
     assert costs is not None
     assert costs.by_kind_s is not None
     assert costs.by_kind_s[1][2048] > 0.0
+
+
+def test_estimates_of_prompts_count_it() -> None:
+    costs = scaled("sglang")
+    assert costs.lockstep is not None
+    assert costs.lockstep.by_kind_s is not None
+    more_s = costs.prompt_seconds.token_s - costs.seconds.token_s
+    assert more_s[2048] == pytest.approx(float(costs.lockstep.by_kind_s[1][2048]))
+    plain = scaled("vllm")
+    assert plain.prompt_seconds is plain.seconds

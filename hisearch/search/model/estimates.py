@@ -67,16 +67,24 @@ def ttft_bound(slo: SloSpec) -> tuple[float, float]:
 
 
 def estimate(
-    costs: StepCosts, engine: EngineSpec, kv_capacity_tokens: int, demand: Demand, slo: SloSpec, hit_rate: float
+    costs: StepCosts,
+    engine: EngineSpec,
+    kv_capacity_tokens: int,
+    demand: Demand,
+    slo: SloSpec,
+    hit_rate: float,
+    prompts: StepCosts | None = None,
 ) -> Estimate:
     """Expected figures of one worker (the module's law).
 
     kv_capacity_tokens: tokens that its KV memory holds. hit_rate: share of prompt tokens that need no prefill.
+    prompts: costs of steps with prompts where they are others (``CompiledCosts.prompt_seconds``).
     """
+    prompts = costs if prompts is None else prompts
     context = demand.mean_context_tokens
     mean_input, mean_output = float(demand.input_tokens.mean()), float(demand.output_tokens.mean())
     prefill = prefill_seconds(
-        costs, engine.chunk_tokens, round(mean_input * (1 - hit_rate)), round(mean_input * hit_rate)
+        prompts, engine.chunk_tokens, round(mean_input * (1 - hit_rate)), round(mean_input * hit_rate)
     )
 
     def tpot_s(batch: int) -> float:
@@ -92,7 +100,7 @@ def estimate(
         batch=batch,
         limit=limit,
         tpot_s=tpot_s(running),
-        ttft_s=ttft_s(costs, engine, demand, slo, hit_rate, running),
+        ttft_s=ttft_s(prompts, engine, demand, slo, hit_rate, running),
         capacity_rps=running / (mean_output * tpot_s(running) + prefill),
         hit_rate=hit_rate,
     )

@@ -145,7 +145,7 @@ def _size_prefill(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: Compi
     def at(hit_rate: float) -> Estimate:
         mean = float(demand.input_tokens.mean())
         busy_s = prefill_seconds(
-            costs.seconds, engine.chunk_tokens, round(mean * (1 - hit_rate)), round(mean * hit_rate)
+            costs.prompt_seconds, engine.chunk_tokens, round(mean * (1 - hit_rate)), round(mean * hit_rate)
         )
         first_s = ttft_s(lone, engine, demand, slo, hit_rate, 0)
         return Estimate(0, "prefill", 0.0, first_s, groups / max(busy_s, 1e-9), hit_rate)

@@ -270,7 +270,10 @@ def _misses(problem: Problem, pool: PoolSpec, kv_tokens: int, costs: CompiledCos
     """The most favourable estimate of each bounded figure, as a share of its bound."""
     demand, slo, engine = problem.demand, problem.slo, pool.engine
     groups, lone = pool.attention_data_parallel, lone_seconds(costs, pool.attention_data_parallel)
-    best = of_worker(estimate(costs.seconds, engine, kv_tokens, demand, slo, demand.ideal_hit_rate), groups)
+    kindest = estimate(
+        costs.seconds, engine, kv_tokens, demand, slo, demand.ideal_hit_rate, prompts=costs.prompt_seconds
+    )
+    best = of_worker(kindest, groups)
     single = engine.model_copy(update={"max_running_requests": 1})
     alone = estimate(lone, single, kv_tokens, demand, slo, demand.ideal_hit_rate)
     most_rps = max(problem.max_replicas(pool) - problem.replicas_down, 1) * best.capacity_rps
@@ -305,7 +308,8 @@ def _expected(costs: CompiledCosts, pool: PoolSpec, kv_tokens: int, problem: Pro
     demand, slo, groups = problem.demand, problem.slo, pool.attention_data_parallel
 
     def at(hit_rate: float) -> Estimate:
-        return of_worker(estimate(costs.seconds, pool.engine, kv_tokens, demand, slo, hit_rate), groups)
+        of_group = estimate(costs.seconds, pool.engine, kv_tokens, demand, slo, hit_rate, prompts=costs.prompt_seconds)
+        return of_worker(of_group, groups)
 
     workers = replicas_for(demand.peak_rps, at(0.0).capacity_rps, most)
     return at(expected_hit_rate(demand, pool, kv_tokens, workers))
