@@ -36,14 +36,10 @@ def models_of_requests(plan: FleetPlan, trace: CompiledTrace) -> RequestModels:
     for name in trace.models.names:
         index = next((k for k, model in enumerate(served) if name in model.names), None)
         if index is None:
-            adapters = (
-                f". If it is a LoRA adapter, import the trace with --adapters {name}=RANK (docs/traces.md#agents)"
-                if trace.agents is not None
-                else ""
-            )
             raise ModelNotServed(
                 f"trace {trace.name} asks for model {name!r}, which no pool serves; served: {', '.join(names)}. Other "
-                f"names of a model go under served_names of the deployment{adapters}"
+                "names of a model go under served_names of the deployment. If it is a LoRA adapter, import the trace "
+                f"with --adapters {name}=RANK (docs/traces.md#adapters)"
             )
         numbers.append(index)
     return RequestModels(names, np.array(numbers, np.int32)[trace.models.model])

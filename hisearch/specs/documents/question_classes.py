@@ -22,7 +22,7 @@ from hisearch.specs.wording import unknown
 class TrafficClass:
     """A class of requests. What it leaves None is as of the question.
 
-    share: of the requests at the question's rate, or of its users; or rate: requests per second of its own, with
+    share: of the requests at the question's rate, or of those that its users make; or rate: requests per second of its own, with
     ``burst``. priority, tenants: numbers of the trace; requests are dealt to the tenants evenly.
     """
 
