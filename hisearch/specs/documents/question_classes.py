@@ -22,8 +22,8 @@ from hisearch.specs.wording import unknown
 class TrafficClass:
     """A class of requests. What it leaves None is as of the question.
 
-    share: of the requests at the question's rate, or of those that its users make; or rate: requests per second of its own, with
-    ``burst``. priority, tenants: numbers of the trace; requests are dealt to the tenants evenly.
+    share: of the requests at the question's rate, or of those that its users make; or rate: requests per second of its
+    own, with ``burst``. priority, tenants: numbers of the trace; requests are dealt to the tenants evenly.
     """
 
     name: str
