@@ -84,7 +84,7 @@ def export(
     settings: options.Setting = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write a run's recommendation, or a deployment, as launch scripts and manifests.
+    """Write a recommendation, or a deployment, as launch scripts.
 
     For bare machines, Docker Compose, Kubernetes, llm-d, Dynamo, production-stack and AIBrix; of several pools each
     one's servers and the router that knows them. Of a run with benchmarks to check it. An earlier export's own files in
