@@ -1,4 +1,4 @@
-"""Exports a deployment that no study found: a document of the user's own, or of the catalogue."""
+"""Exports a deployment without a study: a document of the user's own, or of the catalogue."""
 
 from __future__ import annotations
 

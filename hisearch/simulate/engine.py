@@ -30,7 +30,7 @@ from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.tiers import KvConnectorName
-from hisearch.traces.adapter_tree import adapters_of
+from hisearch.traces.adapter_tree import requested_adapters
 from hisearch.traces.compiled import CompiledTrace
 
 __all__ = [
@@ -339,7 +339,7 @@ def allocate(
                 node_limit=rooms[p],
                 log_limit=log_limit,
                 agents=agent_arrays.agents_of(trace, pool.plan.agents),
-                adapters=adapters_of(trace),
+                adapters=requested_adapters(trace),
                 places=pool.places,
                 pooled=pooled,
             )

@@ -11,14 +11,14 @@ from hisearch.kernels.layout import sim as la
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.uses import AdapterUse
 from hisearch.specs.wording import counted
-from hisearch.traces.adapter_tree import adapters_of
+from hisearch.traces.adapter_tree import requested_adapters
 from hisearch.traces.compiled import CompiledTrace
 
 
 def caveats(plans: Sequence[WorkerPlan], trace: CompiledTrace) -> tuple[str, ...]:
     """What is doubtful about adapters: of a workload whose deployment serves none, or the other way round."""
     served = any(plan.lora is not None for plan in plans)
-    adapters = adapters_of(trace)
+    adapters = requested_adapters(trace)
     if served and adapters is None:
         return (
             "the deployment serves adapters (lora), and the workload names none: memory for slots and the engine's own "
@@ -45,7 +45,7 @@ def adapter_uses(
         worker: of each request, among all pools' workers; -1: none. Shape (N,).
         first_worker: the pool's first.
     """
-    lora, adapters = plan.lora, adapters_of(trace)
+    lora, adapters = plan.lora, requested_adapters(trace)
     if lora is None:
         return ()
     count = 0 if adapters is None else len(adapters.names)

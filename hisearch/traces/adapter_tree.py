@@ -17,7 +17,7 @@ from hisearch.traces.agents import label
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 
-def adapters_of(trace: CompiledTrace) -> RequestAdapters | None:
+def requested_adapters(trace: CompiledTrace) -> RequestAdapters | None:
     """The adapter of each request: as the trace names them, or its agents' own; None where it has none."""
     agents = trace.agents
     if agents is None or not (agents.adapter >= 0).any():
@@ -31,13 +31,13 @@ def adapters_of(trace: CompiledTrace) -> RequestAdapters | None:
 
 def adapter_count(trace: CompiledTrace) -> int:
     """Adapters that requests ask for."""
-    adapters = adapters_of(trace)
+    adapters = requested_adapters(trace)
     return 0 if adapters is None else len(np.unique(adapters.adapter[adapters.adapter >= 0]))
 
 
 def by_adapter(trace: CompiledTrace) -> CompiledTrace:
     """The same requests, of which no two share KV under different adapters; its digest is another one."""
-    adapters = adapters_of(trace)
+    adapters = requested_adapters(trace)
     return trace if adapters is None else replace(trace, arrays=separate_adapters(trace.arrays, adapters.adapter))
 
 

@@ -48,7 +48,7 @@ def test_settings_and_the_catalogue(hisearch: Hisearch, workdir: Path) -> None:
         (("nothing-there",), "no Deployment named 'nothing-there'"),
         (("lora.yaml", "--engine", "vllm"), "lora.yaml is no folder"),
         (("lora.yaml", "--set", "spec.pools.0.lora.dtype=int4"), "bf16"),
-        (("run", "--set", "spec.model=x"), "a run's is exported as it was found"),
+        (("run", "--set", "spec.model=x"), "a run's is exported as the run has it"),
     ],
 )
 def test_what_cannot_be_exported(arguments: tuple[str, ...], message: str, hisearch: Hisearch, workdir: Path) -> None:

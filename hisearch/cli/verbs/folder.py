@@ -100,7 +100,7 @@ def export(
         _export_document(source, out, settings or [], as_json=as_json)
         return
     if settings:
-        raise typer.BadParameter("--set changes a deployment's document; a run's is exported as it was found")
+        raise typer.BadParameter("--set changes a deployment's document; a run's is exported as the run has it")
     from hisearch.api.studies.stored_run import load_run
     from hisearch.cli import output
     from hisearch.cli.views.terms import terms_to_dict

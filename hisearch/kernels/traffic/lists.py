@@ -191,11 +191,10 @@ def join_decode(sim, w, r):
         worker.longest_stale = 0
     worker.decoding += 1
     heaps.finish_push(sim, w, r)
-    if sim.config.follows_decodes:
-        if sim.config.counts_service:
-            fair_share.join_decode(sim, w, r)
-        if sim.config.thinks:
-            thinking.join_decode(sim, w, r)
+    if sim.config.counts_service:
+        fair_share.join_decode(sim, w, r)
+    if sim.config.thinks:
+        thinking.join_decode(sim, w, r)
 
 
 @kernel
@@ -213,11 +212,10 @@ def leave_decode(sim, w, r):
         worker.longest_stale = 1
     worker.decoding -= 1
     heaps.finish_remove(sim, w, r)
-    if sim.config.follows_decodes:
-        if sim.config.counts_service:
-            fair_share.leave_decode(sim, w, r)
-        if sim.config.thinks:
-            thinking.leave_decode(sim, w, r)
+    if sim.config.counts_service:
+        fair_share.leave_decode(sim, w, r)
+    if sim.config.thinks:
+        thinking.leave_decode(sim, w, r)
 
 
 @kernel

@@ -14,7 +14,7 @@ from hisearch.simulate.arrays.agent_objects import ObjectsDoNotFit, check_sizes,
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan
-from hisearch.traces.adapter_tree import adapters_of, separate_adapters
+from hisearch.traces.adapter_tree import requested_adapters, separate_adapters
 from hisearch.traces.agents import AgentArrays, gate_count, of_requests, of_sessions
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
@@ -64,7 +64,7 @@ def arrays_of(trace: CompiledTrace, workers: Sequence[WorkerPlan]) -> TraceArray
     """The trace's arrays; if any of the pools' workers serves adapters, no two of them share KV."""
     plan = workers[0].agents
     agents = agents_of(trace, plan)
-    if any(worker.lora is not None for worker in workers) and (adapters := adapters_of(trace)) is not None:
+    if any(worker.lora is not None for worker in workers) and (adapters := requested_adapters(trace)) is not None:
         return separate_adapters(trace.arrays, adapters.adapter)
     if agents is None or plan is None or all(kind.per != "adapter" for kind in plan.kinds):
         return trace.arrays

@@ -10,7 +10,7 @@ from hisearch.kernels.layout import lora as ll
 from hisearch.simulate.arrays.records import record, records
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.lora_plan import LoraPlan
-from hisearch.traces.adapter_tree import adapters_of
+from hisearch.traces.adapter_tree import requested_adapters
 from hisearch.traces.adapters import RequestAdapters
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.models import RequestModels
@@ -27,7 +27,7 @@ def check_adapters(fleet: FleetPlan, trace: CompiledTrace, models: RequestModels
         AdaptersDoNotFit: their rank exceeds the slots', they are more than a server holds, or one of several pools has
             none.
     """
-    adapters = adapters_of(trace)
+    adapters = requested_adapters(trace)
     if adapters is None or all(pool.plan.lora is None for pool in fleet.pools):
         return
     for pool in fleet.pools:

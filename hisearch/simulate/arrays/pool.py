@@ -128,7 +128,6 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         counts_service=role != fl.DECODE and QUEUE_ORDERS[engine.schedule].counts_service,
         serves_adapters=plan.lora is not None,
         thinks=0,
-        follows_decodes=0,
         shared_outputs=0,
         log=0,
         **_rules(plan),
@@ -340,7 +339,6 @@ def allocate(
     settings.shared_outputs = len(owner) > 0
     thinking = _thinking(trace.thinking_tokens, config)
     settings.thinks = len(thinking.heap_size) > 0
-    settings.follows_decodes = config.counts_service or config.thinks
     return la.Sim(
         config=settings,
         fleet=fleet,
