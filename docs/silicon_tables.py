@@ -89,7 +89,7 @@ def block(report: dict[str, Any], rows: Sequence[dict[str, str]]) -> str:
                 [
                     report["all"],
                     report["dense"],
-                    report["undrafted"],
+                    report["drafted"],
                     *([report["within_reach"]] if beyond else []),
                     *report["engines"],
                     report["start_up"],

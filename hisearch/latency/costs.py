@@ -52,10 +52,10 @@ are linear along each axis between their knots, which are ``octaves``; ``late`` 
 
 With drafted tokens a decode computes its newest token and drafts behind it, and samples at each: all of them count in T
 and in S, and in the context that it reads. The drafter then runs k times, over all tokens of the step and over one of
-each sequence after that. A share q of the model's layers, it reads what they read, and has the model's LM head:
+each sequence after that. A share q of the model's layers, it reads what they read, by tables d of its own:
 
-    draft_s = q * (token_s[T] + attention of the step) + sequence_s[N]
-            + (k - 1) * (q * (token_s[N] + decode_s(N, C)) + sequence_s[N])
+    draft_s = q * attention of the step + d.token_s[T] + d.sequence_s[N]
+            + (k - 1) * (q * decode_s(N, C) + d.token_s[N] + d.sequence_s[N])
     N, C  sequences in the step, the context that they read together, each at its end
 
 Knots of both tables are ``tokens_knot(i)`` (see ``knots``). Beyond ``len(token_s)``, ``len(sequence_s)``,
@@ -126,10 +126,16 @@ class DraftCosts(NamedTuple):
 
     tokens: k, drafted for every sequence in a step, at least 1.
     share: q, layers that a draft passes through over those of the model, above 0.
+    token_s, sequence_s: of a pass of the drafter, as ``StepCosts`` has them of a step.
+    own_s, shared_s: ``token_s`` of several attention groups, as ``LockstepCosts`` has it; None for a single group.
     """
 
     tokens: int
     share: float
+    token_s: F8
+    sequence_s: F8
+    own_s: F8 | None = None
+    shared_s: F8 | None = None
 
 
 class HostFloor(NamedTuple):

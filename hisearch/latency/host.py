@@ -54,6 +54,7 @@ from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sampling import sort_s
 from hisearch.latency.sharding import Parallelism, linear_layers, moe_layers
 from hisearch.specs.base import DType
+from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.deployments.graphs import graph_mode
 from hisearch.specs.machines.host import EngineOverhead, HostTimes
 from hisearch.specs.models.model import ModelSpec
@@ -71,8 +72,8 @@ FFN, ROUTED, SHARED = (4, 4, 2), (5, 18, 0), (4, 4, 2)
 GROUP_KERNELS = 2
 #: Launches of a layer under piecewise CUDA graphs: a piece, KV write, attention, and their Python work.
 PIECE_KERNELS = 4
-#: Engines with piecewise CUDA graphs for steps with prompts: vLLM (``FULL_AND_PIECEWISE``, its default since 0.11).
-IN_PIECES = frozenset({"vllm"})
+#: Modes with piecewise CUDA graphs for steps with prompts.
+IN_PIECES = frozenset({"piecewise", "full_and_piecewise"})
 #: Formats whose activations are quantised before each product.
 QUANTISED = frozenset({"fp8", "nvfp4"})
 #: Host seconds of an operator that is dispatched by itself, where a profile has no ``launch_s`` and the engine runs
@@ -105,15 +106,17 @@ class Launches(NamedTuple):
 
 
 def launches_of(
-    model: ModelSpec, split: Parallelism, weight_dtype: DType | None, engine: str, graph_batches: list[int]
+    model: ModelSpec, split: Parallelism, weight_dtype: DType | None, engine: EngineSpec, graph_batches: list[int]
 ) -> Launches:
     """Kernels of a step of ``model``, split so, under ``engine`` with CUDA graphs for ``graph_batches`` tokens.
+
+    Beyond its largest graph TensorRT-LLM runs decodes in pieces too, where it has these.
 
     Args:
         model: architecture.
         split: over ranks; each has a host process that launches its own kernels.
         weight_dtype: format of the weights; None: the model's own.
-        engine: its name; whose graphs.
+        engine: whose graphs, by its settings.
         graph_batches: rising; empty: graphs hold decode steps of any size.
     """
     experts, linear = moe_layers(model), linear_layers(model)
@@ -135,8 +138,12 @@ def launches_of(
         exchanges + sum(layers * (counts[which] + quantises * counts[2]) for layers, counts in parts)
         for which in (0, 1)
     )
-    pieces = model.layers * PIECE_KERNELS if engine in IN_PIECES else operators
-    graph_tokens = graph_batches[-1] if graph_batches else ANY_TOKENS
+    mode, graph_tokens = graph_mode(engine), graph_batches[-1] if graph_batches else ANY_TOKENS
+    pieces = 0 if mode == "full" else model.layers * PIECE_KERNELS if mode in IN_PIECES else operators
+    if mode == "none":
+        graph_tokens = 0
+    elif mode in IN_PIECES and engine.name == "trtllm":
+        operators = pieces
     return Launches(kernels, pieces, operators, graph_tokens, split.pipeline)
 
 
@@ -169,9 +176,7 @@ def with_host_times(device: StepCosts, times: HostTimes, launches: Launches, *, 
 
 def with_overhead(device: StepCosts, overhead: EngineOverhead, priced: PricedWorker) -> StepCosts:
     """``with_host_times`` by the worker's engine settings, with the cost of sampling."""
-    launches = launches_of(
-        priced.model, priced.split, priced.weight_dtype, priced.engine.name, overhead.graph_batches
-    )  # fmt: skip
+    launches = launches_of(priced.model, priced.split, priced.weight_dtype, priced.engine, overhead.graph_batches)
     each_s = sort_s(priced.model, priced.accelerator, priced.engine)
     if each_s:
         device = device._replace(sequence_s=device.sequence_s + each_s * np.arange(len(device.sequence_s)))
@@ -181,14 +186,9 @@ def with_overhead(device: StepCosts, overhead: EngineOverhead, priced: PricedWor
         compiled = {"launch_s": ENQUEUE_S, "schedule_sequence_s": COMPILED_SEQUENCE_S}
         times = overhead.with_times(overhead.model_copy(update=compiled))
     if mode == "none":
-        launches = launches._replace(graph_tokens=0)
         launched = device.token_s + priced.model.layers * overhead.eager_layer_s
         device = device._replace(token_s=np.where(np.arange(len(launched)) > 0, launched, device.token_s))
         times = overhead.with_times(overhead.model_copy(update={"launch_s": overhead.launch_s or EAGER_LAUNCH_S}))
-    elif mode == "full_decode_only":
-        launches = launches._replace(pieces=launches.eager)
-    elif mode == "full":
-        launches = launches._replace(pieces=0)
     times = times.on_processor(overhead.host_scale)
     costs = with_host_times(device, times, launches, overlap=priced.engine.overlap)
     if mode == "piecewise" and costs.floor is not None:

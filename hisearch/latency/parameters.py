@@ -34,6 +34,7 @@ from hisearch.latency.sharding import (
     window_layers,
 )
 from hisearch.specs.base import DTYPE_BYTES, DType
+from hisearch.specs.models.draft_head import DraftHeadSpec
 from hisearch.specs.models.model import MlaSpec, ModelSpec
 
 __all__ = ["WIDE_DTYPES", "Matrix", "element_bytes", "kv_element_bytes", "matrices", "wide_dtype"]
@@ -45,7 +46,15 @@ INDEX_SCALE_BYTES, INDEX_SCALE_ELEMENTS = 4.0, 128
 
 def matrices(model: ModelSpec, part: Shard) -> list[Matrix]:
     """The matrices of attention and FFN that one rank holds."""
-    return [*attention_matrices(model, part), *with_formats(model, [*_dense_ffn(model, part), *_moe_ffn(model, part)])]
+    ffn = with_formats(model, [*_dense_ffn(model, part), *_moe_ffn(model, part)])
+    return [*_joining(model), *attention_matrices(model, part), *ffn]
+
+
+def _joining(model: ModelSpec) -> list[Matrix]:
+    """The projection ahead of a head that drafts."""
+    if not isinstance(model, DraftHeadSpec):
+        return []
+    return [Matrix("joining_proj", model.joined * model.hidden_size, model.hidden_size, 1, quantised=False)]
 
 
 def parameter_count(model: ModelSpec) -> int:

@@ -3,13 +3,13 @@
 Notation
     d      tokens drafted for every sequence in a step, by a head that runs d times
     a      mean tokens per step and sequence
-    q      layers that a draft passes through over those of the model; 0 where no head drafts
+    q      layers that a draft passes through over those of the model; d. are tables of a pass (``costs.DraftCosts``)
     n, c   decoding sequences, the context that they read together
 
     step   = host + token_s[(d + 1) n] + sequence_s[(d + 1) n] + decode_s(n, c)         verification of the draft
-           + d * (q * (token_s[n] + decode_s(n, c)) + sequence_s[n])                    drafting, where q > 0
+           + d * (q * decode_s(n, c) + d.token_s[n] + d.sequence_s[n])                  drafting, where a head drafts
     costs of one token each: step / a
-    prompts of P tokens: q * (token_s[P] + attention) + sequence_s[1], then d - 1 drafts of one sequence, where q > 0
+    prompts of P tokens: q * attention + d.token_s[P] + d.sequence_s[1], then d - 1 drafts of one sequence
 
 The simulated engine makes one token per step. Its steps therefore take 1 / a of a speculative step. Means stay correct:
 time per token, growth of contexts, and the decodes' cost in mixed steps. A prompt's wait for the current step is too
@@ -21,11 +21,11 @@ for as if they were a single one.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from hisearch.latency.costs import StepCosts
+from hisearch.latency.costs import DraftCosts, StepCosts
 from hisearch.latency.knots import token_knots
 from hisearch.latency.many_steps import dense
 
@@ -42,23 +42,8 @@ class Drafts(Protocol):
         """Mean tokens per step and sequence: a."""
 
 
-class Speculation(NamedTuple):
-    """Multi-token prediction with the same acceptance at every position: a = 1 + p + p^2 + … + p^d.
-
-    draft_tokens: d. accepted: p, 0 to 1: that a draft is accepted, given that all before it were.
-    """
-
-    draft_tokens: int
-    accepted: float
-
-    @property
-    def tokens_per_step(self) -> float:
-        """Mean tokens per step and sequence: a."""
-        return sum(self.accepted**k for k in range(self.draft_tokens + 1))
-
-
-def with_speculation(costs: StepCosts, speculation: Drafts, share: float) -> StepCosts:
-    """Costs of one-token steps that together take as long as speculative steps; ``share``: q.
+def with_speculation(costs: StepCosts, speculation: Drafts) -> StepCosts:
+    """Costs of one-token steps that together take as long as speculative steps; ``costs.draft``: of the head, if any.
 
     Prompts pass through the drafting layers too. Entries of ``decode_s`` may be negative; a step's cost is not.
 
@@ -72,21 +57,23 @@ def with_speculation(costs: StepCosts, speculation: Drafts, share: float) -> Ste
     alone = dense(costs.token_s, sequences) + dense(costs.sequence_s, sequences)
     host = costs.host_s + costs.host_per_sequence_s * sequences
     checked = dense(costs.token_s, (drafted + 1) * sequences) + dense(costs.sequence_s, (drafted + 1) * sequences)
-    drafting = drafted * (dense(costs.token_s, sequences) * share + (share > 0) * dense(costs.sequence_s, sequences))
-    attention = costs.decode_s * (1.0 + drafted * share)
-    step = (host + checked + drafting)[:, None] + attention
+    step, share, draft = (host + checked)[:, None], 0.0, costs.draft
+    if draft is not None:
+        step += drafted * (dense(draft.token_s, sequences) + dense(draft.sequence_s, sequences))[:, None]
+        share = draft.share
+    step = step + costs.decode_s * (1.0 + drafted * share)
     decode = step / speculation.tokens_per_step - (host + alone)[:, None]
     decode[0, :] = 0.0
     floor = None if costs.floor is None else costs.floor.scaled(1.0 / speculation.tokens_per_step, 1.0)
-    costs = costs._replace(decode_s=np.ascontiguousarray(decode), floor=floor)
-    return _drafted_prompts(costs, drafted, share) if share and drafted else costs
+    costs = costs._replace(decode_s=np.ascontiguousarray(decode), floor=floor, draft=None)
+    return costs if draft is None or not drafted else _drafted_prompts(costs, drafted, draft)
 
 
-def _drafted_prompts(costs: StepCosts, drafted: int, share: float) -> StepCosts:
+def _drafted_prompts(costs: StepCosts, drafted: int, draft: DraftCosts) -> StepCosts:
     """``costs`` with the drafter's passes over prompts, and its further drafts behind them."""
-    each_s = float(costs.sequence_s[1])
-    passes = share * costs.token_s + each_s + (drafted - 1) * (share * float(costs.token_s[1]) + each_s)
+    each_s = float(draft.sequence_s[1])
+    passes = draft.token_s + each_s + (drafted - 1) * (float(draft.token_s[1]) + each_s)
     passes[0] = 0.0
     if costs.prompt_s is not None:
         passes += dense(costs.prompt_s, np.arange(len(passes)))
-    return costs._replace(prompt_s=passes, chunk_rate=costs.chunk_rate * (1.0 + share))
+    return costs._replace(prompt_s=passes, chunk_rate=costs.chunk_rate * (1.0 + draft.share))

@@ -77,11 +77,11 @@ def step_seconds(
 def _drafting_seconds(
     costs: StepCosts, draft: DraftCosts, sequences: int, tokens: int, context: int, attention_s: float
 ) -> float:
-    head = dense_lookup(costs.sequence_s, sequences)
-    total = draft.share * (dense_lookup(costs.token_s, tokens) + attention_s) + head
+    head = dense_lookup(draft.sequence_s, sequences)
+    total = draft.share * attention_s + dense_lookup(draft.token_s, tokens) + head
     if draft.tokens > 1:
         decode_s = bilinear(costs.decode_s, sequences, context, extrapolate=True)
-        again = draft.share * (dense_lookup(costs.token_s, sequences) + decode_s) + head
+        again = draft.share * decode_s + dense_lookup(draft.token_s, sequences) + head
         total += (draft.tokens - 1) * again
     return total
 

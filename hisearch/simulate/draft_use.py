@@ -24,13 +24,17 @@ def notes(plans: Sequence[WorkerPlan], trace: CompiledTrace) -> tuple[str, ...]:
 
 def plain_costs(plan: WorkerPlan) -> StepCosts:
     """Step costs of a worker as if nothing were drafted, at equal contexts; decodes in mixed steps cost as alone."""
-    return plan.costs.seconds._replace(mixed_decode_s=None, skew_s=None, draft=None)
+    return _even(plan.costs.seconds)._replace(draft=None)
+
+
+def _even(costs: StepCosts) -> StepCosts:
+    return costs._replace(mixed_decode_s=None, skew_s=None)
 
 
 def token_costs(plan: WorkerPlan) -> StepCosts:
     """Costs of steps of one token that take as long, on average, as those of a worker that drafts."""
     drafts = plan.speculation
-    return plain_costs(plan) if drafts is None else with_speculation(plain_costs(plan), drafts, drafts.share)
+    return plain_costs(plan) if drafts is None else with_speculation(_even(plan.costs.seconds), drafts)
 
 
 def _up_to(plan: WorkerPlan, context_tokens: float) -> str:

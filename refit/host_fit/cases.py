@@ -140,7 +140,7 @@ def _open_loop_errors(
     times: HostTimes,
 ) -> F8:
     """The step time is taken from E2E, whose tokens are known; ``worker``: without host work."""
-    launches = launches_of(model, worker.split, None, run.engine, list(overhead.graph_batches))
+    launches = launches_of(model, worker.split, None, worker.engine, list(overhead.graph_batches))
     costs = worker.costs
     seconds = with_host_times(
         costs.seconds, times.on_processor(overhead.host_scale), launches, overlap=worker.engine.overlap
@@ -174,7 +174,7 @@ def _served_errors(ready: e2e.ReadyCase, times: HostTimes) -> F8:
     """By the engine's own clock; ``ready``: without host work."""
     case, costs = ready.case, ready.costs
     graphs = list(ready.worker.overhead.graph_batches)
-    launches = launches_of(case.model, case.split, case.weight_dtype, case.engine.name, graphs)
+    launches = launches_of(case.model, case.split, case.weight_dtype, case.engine, graphs)
     times = times.on_processor(ready.worker.overhead.host_scale)
     seconds = with_host_times(costs.seconds, times, launches, overlap=case.engine.overlap)
     simulated = ready.simulated(replace(costs, seconds=seconds))

@@ -374,6 +374,15 @@ def test_what_makes_trtllm_hold_contexts_back(launch: Any) -> None:
     }
 
 
+def test_trtllms_graphs(launch: Any) -> None:
+    engine = {"name": "trtllm", "cudagraph_mode": "full_and_piecewise", "max_cudagraph_capture_size": 64}
+    options = yaml.safe_load(server_options_text(launch(engine=engine)))
+    assert options["cuda_graph_config"] == {"max_batch_size": 64}
+    assert options["torch_compile_config"] == {"enable_piecewise_cuda_graph": True}
+    decodes = yaml.safe_load(server_options_text(launch(engine={**engine, "cudagraph_mode": "full_decode_only"})))
+    assert "torch_compile_config" not in decodes
+
+
 def test_trtllm_serves_the_formats_of_its_checkpoint(launch: Any) -> None:
     needed = needs_checkpoint(launch(engine={"name": "trtllm"}, pool={"weight_dtype": "fp8"}))
     assert needed is not None

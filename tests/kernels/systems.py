@@ -12,9 +12,10 @@ import numpy as np
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
+from hisearch.base.dtypes import F8
 from hisearch.base.engine_rules import MODELLED
 from hisearch.base.policies import ADMISSIONS, QUEUE_ORDERS, ROUTERS, Parameter
-from hisearch.latency.costs import CompiledCosts, LateCosts, StepCosts
+from hisearch.latency.costs import CompiledCosts, DraftCosts, LateCosts, StepCosts
 from hisearch.latency.knots import knots_up_to
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.simulate import Result, WorkerPlan, simulate
@@ -85,6 +86,15 @@ def examples(count: int, *, always: bool = False) -> Any:
 def compiled_costs(seconds: StepCosts = LAW, joules: StepCosts = LAW_JOULES) -> CompiledCosts:
     """Costs as a plan carries them."""
     return CompiledCosts(seconds, joules, 0.0, "law", "assumed", 0.0)
+
+
+def draft_costs(model: StepCosts, tokens: int, share: float, shared_s: F8 | None = None) -> DraftCosts:
+    """Of a head that takes ``share`` of the model's token-wise work, and has its LM head.
+
+    ``shared_s``: that of the model, with attention groups.
+    """
+    own_s = share * model.token_s
+    return DraftCosts(tokens, share, own_s, model.sequence_s, own_s, None if shared_s is None else share * shared_s)
 
 
 @cache

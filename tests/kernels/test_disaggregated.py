@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.base.engine_rules import MODELLED
-from hisearch.latency.costs import DraftCosts, LockstepCosts
+from hisearch.latency.costs import LockstepCosts
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate.engine import EngineStuck, simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan, TransferPlan
 from hisearch.simulate.plans.speculation_plan import SpeculationPlan
 from hisearch.specs.deployments.deployment import EngineSpec
-from tests.kernels.systems import compiled, compiled_costs, examples, plan, vllm_config
+from tests.kernels.systems import compiled, compiled_costs, draft_costs, examples, plan, vllm_config
 from tests.reference.cluster import requests_of
 from tests.reference.random_traces import TraceShape, random_trace
 from tests.reference.restatement import disaggregated as slow
@@ -181,8 +181,8 @@ def test_prefill_workers_with_tiers_draft_for_the_price_alone(name: Any) -> None
     engine = EngineSpec(name=name, max_running_requests=8, page_tokens={"vllm": 8, "sglang": 1}[name])
     arrays = random_trace(11, replace(SHAPE, requests=120, rate_rps=10.0, repeat=0.5, prompt_tokens=120))
     results = []
-    for drafts in (None, SpeculationPlan(1, 1, True, (0.6,), share=0.1)):
-        costs = compiled_costs(LAW._replace(draft=DraftCosts(1, 0.1) if drafts is not None else None))
+    for drafts in (None, SpeculationPlan(1, 1, True, (0.6,))):
+        costs = compiled_costs(LAW._replace(draft=draft_costs(LAW, 1, 0.1) if drafts is not None else None))
         prefill = replace(plan(engine, 320, 1 << 14, costs=costs), speculation=drafts, max_request_tokens=320)
         decode = replace(plan(engine, 1 << 14, costs=costs), speculation=drafts, max_request_tokens=1 << 14)
         pools = (PoolPlan(prefill, 1, "prefill", "prefill"), PoolPlan(decode, 1, "decode", "decode"))

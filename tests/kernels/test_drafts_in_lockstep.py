@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisearch.latency.costs import DraftCosts
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import simulate
 from hisearch.simulate.engine import EngineStuck
 from hisearch.simulate.plans.speculation_plan import SpeculationPlan
 from hisearch.specs.deployments.deployment import EngineSpec
-from tests.kernels.systems import compiled, examples, vllm_config
-from tests.kernels.test_lockstep_steps import GRAPHS, SHAPE, lockstep_plan, shared_seconds
+from tests.kernels.systems import compiled, draft_costs, examples, vllm_config
+from tests.kernels.test_lockstep_steps import GRAPHS, SHAPE, SHARED_S, lockstep_plan, shared_seconds
 from tests.reference.cluster import requests_of
 from tests.reference.random_traces import random_trace
 from tests.reference.restatement.recording import BatchEntry
@@ -72,8 +71,8 @@ def test_the_kernels_equal_the_slow_restatement(
     )
     places = {row: row for row in range(len(arrays.arrival_s))}
     workers = [Worker(config, lambda _c, _d, _s, _n: 0.0, places) for _ in range(groups)]
-    law = LAW._replace(draft=DraftCosts(count, share) if share else None)
-    speculation = SpeculationPlan(count, count, True, accepted, 0, share)
+    law = LAW._replace(draft=draft_costs(LAW, count, share, SHARED_S) if share else None)
+    speculation = SpeculationPlan(count, count, True, accepted, 0)
     planned = replace(
         lockstep_plan(engine, tokens, groups, graphs, law), speculation=speculation, max_request_tokens=tokens
     )

@@ -62,6 +62,19 @@ def test_each_mode_launches_what_it_does_not_replay(mode, decode, prompt):
     assert floor.seconds(0, most + 1, prompts=False) - own_s == pytest.approx(EAGER * launch_s)
 
 
+def test_tensorrt_llms_pieces_hold_steps_of_any_size():
+    """Decodes beyond its largest graph too, which are dispatched one by one without them."""
+    plain, pieces = (
+        costs("trtllm-b200", "trtllm", cudagraph_mode=mode, max_cudagraph_capture_size=8).floor
+        for mode in (None, "full_and_piecewise")
+    )
+    for tokens, prompts in ((9, False), (64, True), (4000, True)):
+        more = plain.seconds(1, tokens, prompts=prompts) - pieces.seconds(1, tokens, prompts=prompts)
+        launch_s = CATALOGUE.get("LatencyProfile", "trtllm-b200").spec.engines["trtllm"].launch_s
+        assert more == pytest.approx((EAGER - PIECES) * launch_s)
+    assert plain.seconds(8, 8, prompts=False) == pieces.seconds(8, 8, prompts=False)
+
+
 def test_steps_are_padded_to_the_sizes_that_are_captured():
     plain = costs("vllm-h100-sxm")
     stated = costs("vllm-h100-sxm", cudagraph_capture_sizes=[16, 64])
@@ -101,7 +114,8 @@ def test_memory_of_graphs_is_free_without_them(engine):
 @pytest.mark.parametrize(
     ("engine", "settings", "message"),
     [
-        ("sglang", {"cudagraph_mode": "full"}, "is a setting of vLLM; SGLang has enforce_eager"),
+        ("sglang", {"cudagraph_mode": "full"}, "is full; SGLang has enforce_eager"),
+        ("trtllm", {"cudagraph_mode": "full"}, "TensorRT-LLM has full_decode_only and full_and_piecewise alone"),
         ("vllm", {"enforce_eager": True, "cudagraph_mode": "full"}, "but enforce_eager leaves no graph"),
         ("vllm", {"enforce_eager": True, "max_cudagraph_capture_size": 8}, "needs CUDA graphs"),
         ("vllm", {"cudagraph_mode": "none", "cudagraph_capture_sizes": [8]}, "needs CUDA graphs"),

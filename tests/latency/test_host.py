@@ -24,8 +24,9 @@ from hisearch.latency.host import (
 )
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
-from hisearch.latency.speculation import Speculation, with_speculation
+from hisearch.latency.speculation import with_speculation
 from hisearch.latency.step_cost import law_costs, step_seconds
+from hisearch.simulate.plans.speculation_plan import SpeculationPlan
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 from hisearch.specs.machines.host import RANGES, HostTimes
@@ -44,8 +45,9 @@ DECODES = st.lists(st.integers(1, 5000), max_size=20)
 
 
 def launches(model: ModelSpec, split: Parallelism = SINGLE, engine: str = "sglang", **changes: Any) -> Launches:
+    settings = EngineSpec.model_validate({"name": engine, "cudagraph_mode": changes.get("cudagraph_mode")})
     return launches_of(
-        model, split, changes.get("weight_dtype"), engine, changes.get("graph_batches", [1, 8, 512])
+        model, split, changes.get("weight_dtype"), settings, changes.get("graph_batches", [1, 8, 512])
     )  # fmt: skip
 
 
@@ -173,9 +175,9 @@ class TestSteps:
     def test_a_step_that_drafts_is_scheduled_once_for_all_its_tokens(self) -> None:
         """A step of tokens_per_step tokens counts as as many of one; its launches are not hidden by that."""
         costs = with_host_times(self.DEVICE, self.TIMES, self.LAUNCHES, overlap=True)
-        drafting = Speculation(2, 0.5)
+        drafting = SpeculationPlan(2, 2, True, (0.5, 0.25))
         expected = (2e-3 / 1.75, 1e-5 / 1.75, 100 * 2e-5, 400 * 2e-5, 64)
-        assert with_speculation(costs, drafting, 1 / 32).floor == pytest.approx(expected)
+        assert with_speculation(costs, drafting).floor == pytest.approx(expected)
 
 
 class TestFrontEnd:
@@ -248,7 +250,7 @@ class TestVersions:
         overhead = self.PROFILE.engines["vllm"]
         times, costs = overhead.versions[known], compiled(self.PROFILE, version, overlap=overlap)
         assert times != HostTimes.model_validate({name: getattr(overhead, name) for name in HostTimes.model_fields})
-        counted = launches_of(LLAMA_8B, SINGLE, None, "vllm", overhead.graph_batches)
+        counted = launches_of(LLAMA_8B, SINGLE, None, EngineSpec(name="vllm"), overhead.graph_batches)
         expected = with_host_times(LAW, times, counted, overlap=overlap)
         seconds = costs.seconds
         assert (seconds.host_s, seconds.host_per_sequence_s) == (expected.host_s, expected.host_per_sequence_s)
@@ -258,7 +260,7 @@ class TestVersions:
     @pytest.mark.parametrize("version", ["", "0.1.0"])
     def test_others_take_the_profiles_own(self, version: str) -> None:
         overhead = self.PROFILE.engines["vllm"]
-        counted = launches_of(LLAMA_8B, SINGLE, None, "vllm", overhead.graph_batches)
+        counted = launches_of(LLAMA_8B, SINGLE, None, EngineSpec(name="vllm"), overhead.graph_batches)
         costs = compiled(self.PROFILE, version)
         assert costs.seconds.floor == with_host_times(LAW, overhead, counted, overlap=True).floor
         assert costs.front_end == front_end_of(overhead)

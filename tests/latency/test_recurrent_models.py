@@ -185,8 +185,8 @@ def test_collectives_follow_mixers_and_ffns() -> None:
     single = peers.all_reduce_s(2.0 * 4096 * tokens, 4)
     np.testing.assert_allclose(peers.step_s(split, SUPER, tokens), 89 * single)
     assert (
-        launches_of(SUPER, split, None, "sglang", []).kernels
-        - launches_of(SUPER, Parallelism(1), None, "sglang", []).kernels
+        launches_of(SUPER, split, None, EngineSpec(name="sglang"), []).kernels
+        - launches_of(SUPER, Parallelism(1), None, EngineSpec(name="sglang"), []).kernels
         == 88
     )
     host = CATALOGUE.get("Accelerator", "h200").spec

@@ -242,12 +242,14 @@ def test_the_batch_up_to_which_drafts_pay_is_where_tokens_cost_the_same(simulati
 
 def test_a_plan_says_what_drafts_yield(simulation: Simulation) -> None:
     plan = simulation.plan(PoolSpec(accelerator="h200", engine=EngineSpec(name="vllm", speculation=THREE_TOKENS)))
-    drafts = plan.speculation
+    drafts, costs = plan.speculation, plan.costs.seconds.draft
     assert drafts is not None
+    assert costs is not None
+    assert (costs.tokens, costs.share) == (3, 1 / 64)
     assert drafts.accepted == pytest.approx((0.8, 0.56, 0.336))
-    assert (drafts.lookahead_tokens, drafts.reads_next_token, drafts.share) == (3, True, 1 / 64)
+    assert (drafts.lookahead_tokens, drafts.reads_next_token) == (3, True)
     assert drafts.note == "3 drafted tokens (eagle3): 2.70 tokens a step by the acceptance that is stated"
     by_ngram = simulation.plan(PoolSpec(accelerator="h200", engine=EngineSpec(name="vllm", speculation=NGRAM)))
     assert by_ngram.speculation is not None
     assert (by_ngram.speculation.lookahead_tokens, by_ngram.speculation.reads_next_token) == (0, False)
-    assert by_ngram.speculation.share == 0.0
+    assert by_ngram.costs.seconds.draft is None

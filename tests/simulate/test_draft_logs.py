@@ -9,7 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hisearch.kernels.core import rng
-from hisearch.latency.costs import DraftCosts
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import simulate
 from hisearch.simulate.engine import EngineStuck
@@ -19,8 +18,8 @@ from hisearch.simulate.results.pool_logs import merged_logs
 from hisearch.simulate.results.result import Result
 from hisearch.simulate.results.series import decode_entries, step_tokens
 from hisearch.specs.deployments.deployment import EngineSpec
-from tests.kernels.systems import compiled, examples
-from tests.kernels.test_lockstep_steps import SHAPE, lockstep_plan
+from tests.kernels.systems import compiled, draft_costs, examples
+from tests.kernels.test_lockstep_steps import SHAPE, SHARED_S, lockstep_plan
 from tests.reference.random_traces import random_trace
 
 SEED = 3
@@ -31,7 +30,8 @@ def drafted(seed: int, groups: int, capacity: int, overlap: bool, chunk: int, ac
         name="vllm", max_running_requests=8, chunk_tokens=chunk, page_tokens=8, overlap=overlap, watermark=0.0
     )
     count, tokens = len(accepted), 8 * capacity
-    law = law_costs(0.005, 2e-5, 0.0)._replace(draft=DraftCosts(count, 0.02))
+    law = law_costs(0.005, 2e-5, 0.0)
+    law = law._replace(draft=draft_costs(law, count, 0.02, SHARED_S))
     planned = replace(
         lockstep_plan(engine, tokens, groups, (), law),
         speculation=SpeculationPlan(count, count, True, accepted, SEED, 0.02),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hisearch.latency.costs import CompiledCosts, DraftCosts
+from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.step_cost import step_seconds
 from hisearch.record.drafts import LAW
 from hisearch.record.vllm_drafts import random_draft_case
@@ -22,7 +22,7 @@ from hisearch.validate.recorded_trace import compiled_trace
 from hisearch.validate.recording import RecordingError, read_recording
 from hisearch.validate.replay import recorded_law, worker_plan
 from hisearch.validate.scheduler import validate_recording
-from tests.kernels.systems import compiled_costs, examples, rugged_costs
+from tests.kernels.systems import compiled_costs, draft_costs, examples, rugged_costs
 from tests.reference.restatement.content import BlockContent
 from tests.reference.restatement.recording import Recording, Request
 from tests.reference.restatement.vllm import StuckError, drive
@@ -102,7 +102,10 @@ def test_steps_with_drafts_cost_what_the_plain_law_says(
     settings, rows, block = random_draft_case(random.Random(seed))
     add_block_ids(rows, block)
     rows.sort(key=lambda row: (row["arrival_s"], row["id"]))
-    costs = rugged_costs(seed % 50)._replace(draft=DraftCosts(settings["speculation"]["draft_tokens"], share))
+    costs = rugged_costs(seed % 50)
+    costs = costs._replace(
+        draft=draft_costs(rugged_costs(seed % 49 + 50), settings["speculation"]["draft_tokens"], share)
+    )
 
     def cost(chunks: list[tuple[int, int]], decodes: list[int], sampling: int, drafted: int) -> float:
         return step_seconds(costs, chunks, decodes, sampling, drafted)

@@ -138,10 +138,10 @@ class TestConditions:
         }  # fmt: skip
         plain = conditions_of(only_row(tmp_path, **deepseek, backend_version="1.2.0rc6.post2", tp="8", moe_tp="8"))
         assert (plain.draft_tokens, plain.gather_steps) == (0, 40)
-        assert plain.speculation.tokens_per_step == 1.0
+        assert plain.tokens_per_step == 1.0
         drafting = deepseek | {"backend_version": "1.2.0rc6.post3"}
         single = conditions_of(only_row(tmp_path, **drafting, tp="8", moe_tp="8"))
-        assert (single.draft_tokens, single.gather_steps) == (3, 0)
+        assert (single.draft_tokens, single.gather_steps, single.tokens_per_step) == (3, 0, 2.5)
         groups = conditions_of(only_row(tmp_path, **drafting | {"attention_dp": "8"}, moe_ep="8"))
         assert (groups.draft_tokens, groups.gather_steps) == (1, 60)
         qwen = deepseek | {
@@ -149,6 +149,39 @@ class TestConditions:
         }  # fmt: skip
         assert conditions_of(only_row(tmp_path, **qwen, moe_tp="4")).draft_tokens == 3
         assert conditions_of(only_row(tmp_path, **qwen, moe_ep="4")).draft_tokens == 0
+
+    @pytest.mark.parametrize(
+        ("version", "precision", "cells", "pieces", "most", "graphs", "share"),
+        [
+            ("1.2.0rc6.post2", "fp8", {}, True, 2048, 64, 0.8),
+            ("1.2.0rc6.post2", "fp8", {"concurrency": "32"}, False, 2048, 32, 0.8),
+            ("1.2.0rc6.post2", "fp8", {"output_tokens": "8192", "concurrency": "256"}, False, 2048, 32, 0.7),
+            ("1.2.0rc6.post2", "fp8", {"input_tokens": "8192", "tp": "4", "moe_tp": "4"}, True, 2048, 64, 0.75),
+            ("1.2.0rc6.post2", "fp4", {}, False, 2048, 64, 0.8),
+            ("1.2.0rc6.post2", "fp4", {"moe_tp": "1", "moe_ep": "8"}, True, 2048, 64, 0.8),
+            ("1.2.0rc6.post3", "fp8", {}, True, 64, 64, 0.8),
+            ("1.2.0rc6.post3", "fp8", {"concurrency": "4"}, False, 4, 4, 0.8),
+            ("1.2.0rc6.post3", "fp4", {"concurrency": "128"}, True, 128, 128, 0.8),
+            ("1.2.0rc6.post3", "fp4", {"concurrency": "8"}, False, 8, 8, 0.8),
+        ],
+    )
+    def test_deepseek_under_tensorrt_llm_has_its_scripts_graphs_and_limits(
+        self, tmp_path: Path, version: str, precision: str, cells: dict[str, str], pieces: bool, most: int,
+        graphs: int, share: float,
+    ) -> None:  # fmt: skip
+        """Drafts bound what runs, and a step's tokens: 4 of each of 64 requests and a prompt, to a multiple of 64."""
+        deepseek = {
+            "backend": "trtllm", "model": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "precision": precision,
+            "input_tokens": "1024", "output_tokens": "1024", "concurrency": "64", "attention_dp": "1", "tp": "8",
+            "moe_tp": "8", "moe_ep": "1", "backend_version": version,
+        }  # fmt: skip
+        engine = conditions_of(only_row(tmp_path, **deepseek | cells)).engine
+        assert engine.cudagraph_mode == ("full_and_piecewise" if pieces else None)
+        in_flight = int((deepseek | cells)["concurrency"])
+        assert (engine.max_running_requests, engine.max_cudagraph_capture_size) == (min(most, in_flight), graphs)
+        assert engine.memory_fraction == share
+        tokens = 1344 if most == 64 else None
+        assert tokens in (None, engine.chunk_tokens)
 
     @pytest.mark.parametrize(("precision", "interval"), [("fp8", 1), ("fp4", 10)])
     def test_glm_5_runs_what_is_in_flight_in_steps_of_32k_tokens(
@@ -171,12 +204,12 @@ class TestConditions:
 
     @pytest.mark.parametrize(
         ("cells", "interval", "drafts", "most"),
-        [({}, 10, 0, 8), ({"concurrency": "64"}, 30, 0, 64), ({"concurrency": "512"}, 59, 2, 512)],
+        [({}, 10, 0, 8), ({"concurrency": "64"}, 30, 0, 64), ({"concurrency": "512"}, 68, 2, 512)],
     )
     def test_sglang_looks_for_prompts_every_so_often(
         self, tmp_path: Path, cells: dict[str, str], interval: int, drafts: int, most: int
     ) -> None:
-        """Drafted, a step of 1.96 tokens counts as as many: 30 are 59. Beyond 64 in flight DeepSeek drafts."""
+        """Drafted, a step of 2.26 tokens counts as as many: 30 are 68. Beyond 64 in flight DeepSeek drafts."""
         conditions = conditions_of(only_row(tmp_path, **{**self.SGLANG, **cells}))
         engine = conditions.engine
         assert (engine.receive_interval, conditions.draft_tokens, engine.max_running_requests) == (
@@ -430,7 +463,7 @@ class TestPricing:
         drafting, plain = (
             pricer.with_times(replace(row, version=version), times) for version in (row.version, "1.2.0rc6.post2")
         )
-        made = conditions_of(row).speculation.tokens_per_step
+        made = conditions_of(row).tokens_per_step
         assert plain.tpot_s / made < drafting.tpot_s < plain.tpot_s
         assert drafting.ttft_s > plain.ttft_s
 

@@ -21,7 +21,7 @@ def show(report: SiliconReport) -> None:
         f"{report.file}: {counted(report.rows, 'row')}, {report.priced:,} simulated with the profile {report.profile}",
         bold=True,
     )
-    overall = [report.all, report.dense, report.undrafted]
+    overall = [report.all, report.dense, report.drafted]
     if report.beyond_reach:
         overall.append(report.within_reach)
     overall += report.engines

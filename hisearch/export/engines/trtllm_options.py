@@ -50,6 +50,8 @@ def llm_api_options(launch: Launch) -> dict[str, Any]:
         options["cuda_graph_config"] = {"batch_sizes": engine.cudagraph_capture_sizes}
     elif engine.max_cudagraph_capture_size is not None:
         options["cuda_graph_config"] = {"max_batch_size": engine.max_cudagraph_capture_size}
+    if engine.cudagraph_mode == "full_and_piecewise":
+        options["torch_compile_config"] = {"enable_piecewise_cuda_graph": True}
     if pool.attention_data_parallel > 1:
         options["enable_attention_dp"] = True
     if pool.attention_data_parallel > 1 and engine.attention_dp_balance:

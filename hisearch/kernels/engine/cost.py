@@ -300,10 +300,12 @@ def drafting_seconds(costs, sequences, tokens, context, attention_s):
     ``context``: tokens that they read in total. ``attention_s``: of the step.
     """
     share = costs.host.draft_share
-    head = dense(costs.sequence_s, sequences)
-    total = share * (dense(costs.token_s, tokens) + attention_s) + head
+    head = dense(costs.draft_sequence_s, sequences)
+    total = share * attention_s + dense(costs.draft_token_s, tokens) + head
     if costs.host.draft_tokens > 1:
-        again = share * (dense(costs.token_s, sequences) + decode_seconds(costs.decode_s, sequences, context)) + head
+        again = (
+            share * decode_seconds(costs.decode_s, sequences, context) + dense(costs.draft_token_s, sequences) + head
+        )
         total += (costs.host.draft_tokens - 1) * again
     return total
 

@@ -257,8 +257,8 @@ def _lockstep_seconds(sim, first):
         tokens = sim.config.schedulers * sim.lockstep_pad[most_tokens]
     shared_s = _shared_seconds(sim, sim.shared_s, tokens)
     if sim.seconds.host.draft_tokens > 0:
-        again_s = (sim.seconds.host.draft_tokens - 1) * _shared_seconds(sim, sim.shared_s, sequences)
-        shared_s += sim.seconds.host.draft_share * (shared_s + again_s)
+        shared_s += _shared_seconds(sim, sim.draft_shared_s, tokens)
+        shared_s += (sim.seconds.host.draft_tokens - 1) * _shared_seconds(sim, sim.draft_shared_s, sequences)
     if sim.by_kind_s.shape[1] > 0:
         shared_s += _shared_seconds(sim, sim.by_kind_s[kinds - 1], tokens)
     return max(slowest_s + shared_s, host_s)

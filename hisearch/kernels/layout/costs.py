@@ -51,4 +51,6 @@ class Costs(Handle):
         "prompt_s": Array("f8", 1),
         "skew_s": Array("f8", 1),
         "late": Array("f8", 1),
+        "draft_token_s": Array("f8", 1),
+        "draft_sequence_s": Array("f8", 1),
     }

@@ -281,7 +281,7 @@ class Sim(Handle):
     kv_groups: groups of KV blocks under vLLM; of length 1 where there is only one group: kv_pools (W,), kv_blocks (W,
         blocks), kv_buckets (W, a power of two), held (N,) and kv_tables (W max_running, pages of all groups): blocks of
         running requests, with next_tables (W max_running,), the list of free tables.
-    residue (W, P): decoding requests by (tokens computed - clock) mod P.
+    residue (W, P): decoding requests by (tokens computed - clock) mod P. gaps (BINS,): inter-token latencies (``gaps``).
     finish_heap, batch (W, max_running); request indices; evict_heap: nodes, those of each tree in its ``TREE.places``.
     launches (2 W,), prompts (2 W, max_running): outstanding steps of SGLang and TensorRT-LLM, and the requests whose
         prompts they compute, in rows 2 w + serial of the step mod 2.
@@ -292,11 +292,10 @@ class Sim(Handle):
     ends_by_limit (N,): 1 where an output ends by its declared limit, which the engine sees one step ahead.
     accepted (drafted tokens,): probability that the first 1, 2, … are all accepted; of length 1 where there are none.
     owner_head (M,), owner, next_owner: requests whose output covers a trace node (see ``owners``).
-    pledged (M,): pass in which a page in a trace node was pledged (see ``trtllm.step``), empty elsewhere.
+    pledged (M,): pass that pledged a page in a trace node (see ``trtllm.step``), empty elsewhere. event_heap (W,).
     stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s, by_kind_s:
         time of the part shared by DP ranks, by tokens per rank, and what each kind of step adds (``LockstepCosts``).
-        lockstep_pad: tokens of the fullest rank's padded batch.
-    event_heap (W,). counters (COUNTERS,). gaps (BINS,): inter-token latencies (see ``gaps``).
+        draft_shared_s: of the drafter. lockstep_pad: tokens of the fullest rank's padded batch. counters (COUNTERS,).
     log_steps, log_entries, log_lost (preempted, retracted), log_outputs (drafted tokens): the log, empty where off.
     """
 
@@ -388,6 +387,7 @@ class Sim(Handle):
         "pledged": Array("i8", 1),
         "stage_free_s": Array("f8", 2),
         "shared_s": Array("f8", 1),
+        "draft_shared_s": Array("f8", 1),
         "lockstep_pad": Array("i8", 1),
         "by_kind_s": Array("f8", 2),
         "event_heap": Array("i4", 1),

@@ -1,7 +1,7 @@
 """Memory of the head that drafts tokens: weights of a rank, which no published model size contains.
 
-    mtp      a layer of the model's own kind, with experts where it has them, in the format of the weights; and the
-             projection of the token's embedding and the hidden state, 2 h x h
+    mtp      a layer of the model's own kind, with experts where it has them, in ``head_dtype``; and the projection of
+             the token's embedding and the hidden state, 2 h x h
     eagle    a dense layer in 16 bits, and the same projection
     eagle3   likewise; its attention reads the embedding beside the state (2 h), its projection three states of the
              model (3 h x h), and its LM head has ``DRAFT_VOCABULARY`` rows
@@ -23,6 +23,7 @@ from hisearch.latency.parameters import Matrix, attention_matrices, matrices, wi
 from hisearch.latency.sharding import Parallelism, Shard, shard
 from hisearch.specs.base import DTYPE_BYTES, DType
 from hisearch.specs.deployments.speculation import SpeculationSpec
+from hisearch.specs.models.acceptance import DraftMethodName
 from hisearch.specs.models.model import ModelSpec
 
 #: Rows of an EAGLE-3 head's vocabulary: the usual size of published heads (``draft_vocab_size`` of
@@ -32,8 +33,18 @@ DRAFT_VOCABULARY = 32_000
 #: Width of an EAGLE head's FFN, in hidden sizes, for models without a dense FFN; assumed, plausible are 2 to 6.
 FFN_WIDTHS = 4
 
+#: Formats of weights in which checkpoints have a head of multi-token prediction too. Those in 4 bits leave it in 16:
+#: ``model.layers.61*`` is excluded in nvidia's NVFP4 of DeepSeek-R1 (SGLang, pull requests 7376 and 13115), the draft
+#: layers of GLM-5 likewise (vLLM, pull request 49187).
+HEAD_FORMATS = frozenset({"bf16", "fp16", "fp32", "fp8", "int8"})
+
 #: Dense FFN of a layer, as ``latency.parameters`` names its matrices.
 _DENSE_FFN = frozenset({"gate_up_proj", "down_proj"})
+
+
+def head_dtype(method: DraftMethodName, weight_dtype: DType) -> DType:
+    """Format of a head's weights, for a model with its own in ``weight_dtype``."""
+    return weight_dtype if method == "mtp" and weight_dtype in HEAD_FORMATS else wide_dtype(weight_dtype)
 
 
 def head_weight_bytes_per_rank(
@@ -49,7 +60,8 @@ def head_weight_bytes_per_rank(
     part, hidden = shard(model, split), model.hidden_size
     wide = DTYPE_BYTES[wide_dtype(weight_dtype)]
     if speculation.method == "mtp":
-        layer = sum(_of_a_layer(matrix) * matrix.element_bytes(weight_dtype) for matrix in _last_layer(model, part))
+        dtype = head_dtype("mtp", weight_dtype)
+        layer = sum(_of_a_layer(matrix) * matrix.element_bytes(dtype) for matrix in _last_layer(model, part))
         return speculation.head_layers * (layer + wide * 2 * hidden * hidden)
     attention = [matrix for matrix in attention_matrices(model, part) if not matrix.name.startswith("linear_")]
     width = model.intermediate_size or FFN_WIDTHS * hidden

@@ -19,7 +19,7 @@ def kernel_costs(costs: StepCosts) -> cost_layout.Costs:
     late = LateCosts(np.zeros((0, 0, 0)), 1.0) if costs.late is None else costs.late
     lates, longs, contexts = late.shares.shape
     floor = HostFloor() if costs.floor is None else costs.floor
-    draft = DraftCosts(0, 0.0) if costs.draft is None else costs.draft
+    draft = DraftCosts(0, 0.0, np.zeros(2), np.zeros(2)) if costs.draft is None else costs.draft
     return cost_layout.Costs(
         host=record(
             cost_layout.HOST_COST,
@@ -50,24 +50,28 @@ def kernel_costs(costs: StepCosts) -> cost_layout.Costs:
         prompt_s=np.zeros(2) if costs.prompt_s is None else costs.prompt_s,
         skew_s=even if costs.skew_s is None else costs.skew_s,
         late=np.ascontiguousarray(late.shares).ravel(),
+        draft_token_s=draft.token_s,
+        draft_sequence_s=draft.sequence_s,
     )
 
 
 def scheduler_costs(plan: WorkerPlan) -> StepCosts:
     """Step costs of a single scheduler."""
     seconds, lockstep = plan.costs.seconds, plan.costs.lockstep
-    return (
-        seconds._replace(token_s=lockstep.own_s)
-        if plan.scheduler_kind == "lockstep" and lockstep is not None
-        else seconds
-    )
+    if plan.scheduler_kind != "lockstep" or lockstep is None:
+        return seconds
+    draft = seconds.draft
+    if draft is not None and draft.own_s is not None:
+        draft = draft._replace(token_s=draft.own_s)
+    return seconds._replace(token_s=lockstep.own_s, draft=draft)
 
 
 def lockstep_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
     """Costs that DP ranks share in a lockstep step, and the padding of their tokens; unused without DP ranks."""
-    lockstep = plan.costs.lockstep
+    lockstep, draft = plan.costs.lockstep, plan.costs.seconds.draft
+    unused = {"shared_s": np.zeros(2), "lockstep_pad": np.zeros(0, np.int64), "by_kind_s": np.zeros((3, 0))}
     if plan.scheduler_kind != "lockstep" or lockstep is None:
-        return {"shared_s": np.zeros(2), "lockstep_pad": np.zeros(0, np.int64), "by_kind_s": np.zeros((3, 0))}
+        return unused | {"draft_shared_s": np.zeros(2)}
     graphs = np.array(lockstep.graph_batches, np.int64)
     sizes = np.arange(graphs[-1] + 1) if len(graphs) else np.zeros(0, np.int64)
     padded = graphs[np.searchsorted(graphs, sizes)] if len(graphs) else sizes
@@ -76,4 +80,5 @@ def lockstep_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
         "shared_s": np.ascontiguousarray(lockstep.shared_s),
         "lockstep_pad": padded.astype(np.int64),
         "by_kind_s": np.ascontiguousarray(by_kind_s),
+        "draft_shared_s": np.zeros(2) if draft is None or draft.shared_s is None else draft.shared_s,
     }

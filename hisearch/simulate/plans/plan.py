@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from hisearch.hardware.power import FfnPart, PowerPlan, plan_power
@@ -15,6 +16,7 @@ from hisearch.latency.device_memory.plan import Elsewhere, MemoryPlan, plan_memo
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.fitted import profile_at_hand
 from hisearch.latency.devices.memory import devices_memory
+from hisearch.latency.drafter import with_drafter
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.plans import lora as lora_plans
@@ -22,7 +24,7 @@ from hisearch.simulate.plans.agent_memory import plan_agents, with_adapters, wit
 from hisearch.simulate.plans.agent_plan import AgentPlan
 from hisearch.simulate.plans.groups_plan import GroupsPlan, StatesPlan, WindowsPlan
 from hisearch.simulate.plans.lora_plan import LoraPlan
-from hisearch.simulate.plans.speculation_plan import SpeculationPlan, plan_speculation, with_drafts
+from hisearch.simulate.plans.speculation_plan import SpeculationPlan, plan_speculation
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan
 from hisearch.simulate.plans.tiers import TierRefused, Tiers, plan_tiers
 from hisearch.specs.base import ENGINE_TITLES
@@ -186,21 +188,15 @@ def plan_worker(
         engine = memory.state_pools.engine(engine)
     agents = with_disk(plan_agents(pool, model, memory, accelerator, host), pool, tiers.plans, media)
     lora = lora_plans.plan_lora(pool, model, accelerator, host, media)
-    costs = compile_costs(
-        profile_name,
-        profile,
-        model,
-        accelerator,
-        tensor_parallel=pool.tensor_parallel,
-        parallelism=pool.parallelism,
-        weight_dtype=pool.weight_dtype,
-        kv_dtype=pool.kv_dtype,
-        engine=engine,
-        max_tokens=max(engine.chunk_tokens, engine.max_running_requests),
-        max_sequences=engine.max_running_requests,
-        max_context_tokens=memory.kv_capacity_tokens,
-        devices=attached,
-    )
+    price = partial(
+        compile_costs, profile_name, profile, accelerator=accelerator, tensor_parallel=pool.tensor_parallel,
+        parallelism=pool.parallelism, kv_dtype=pool.kv_dtype, engine=engine,
+        max_tokens=max(engine.chunk_tokens, engine.max_running_requests), max_sequences=engine.max_running_requests,
+        max_context_tokens=memory.kv_capacity_tokens, devices=attached,
+    )  # fmt: skip
+    costs = with_adapters(price(model=model, weight_dtype=pool.weight_dtype), pool, model, accelerator)
+    if engine.speculation is not None:
+        costs = with_drafter(costs, model, pool.weight_dtype or model.weight_dtype, engine.speculation, price)
     kv = memory.kv_groups
     longest = model.max_context_tokens
     if kv is not None:
@@ -214,7 +210,7 @@ def plan_worker(
         longest = min(longest, memory.kv_capacity_tokens)
     return WorkerPlan(
         engine,
-        with_drafts(with_adapters(costs, pool, model, accelerator), speculation),
+        costs,
         memory,
         memory.kv_capacity_tokens - _tokens_of_objects(pool, agents),
         max_request_tokens=longest,

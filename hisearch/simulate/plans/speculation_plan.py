@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
-from hisearch.latency.costs import CompiledCosts, DraftCosts
 from hisearch.specs.deployments.speculation import HEADS, SpeculationSpec, acceptance_note
 from hisearch.specs.models.model import ModelSpec
 
@@ -19,7 +17,6 @@ class SpeculationPlan(NamedTuple):
         what hits may be.
     accepted: probability that the first 1, 2, … drafted tokens are all accepted, not rising; as many as are drafted.
     seed: of the draws.
-    share: layers that a draft passes through over those of the model; 0: drafts cost nothing on the device.
     note: what the acceptance rests on; "" where nobody asks.
     """
 
@@ -28,7 +25,6 @@ class SpeculationPlan(NamedTuple):
     reads_next_token: bool
     accepted: tuple[float, ...]
     seed: int = 0
-    share: float = 0.0
     note: str = ""
 
     @property
@@ -40,29 +36,17 @@ class SpeculationPlan(NamedTuple):
 def plan_speculation(speculation: SpeculationSpec | None, model: ModelSpec) -> SpeculationPlan | None:
     """The plan of an engine's speculation; None without one.
 
-    Several layers of multi-token prediction draft a position each; those of an EAGLE head are passed through in turn.
-
     Raises:
         KeyedError: the acceptance is not known (``SpeculationSpec.accepted_by_position``).
     """
     if speculation is None:
         return None
     headed = speculation.method in HEADS
-    layers = min(speculation.head_layers, 1) if speculation.method == "mtp" else speculation.head_layers
     return SpeculationPlan(
         speculation.draft_tokens,
         speculation.draft_tokens if headed else 0,
         headed,
         speculation.accepted_by_position(model),
         speculation.seed,
-        layers / model.layers,
         acceptance_note(speculation, model),
     )
-
-
-def with_drafts(costs: CompiledCosts, speculation: SpeculationPlan | None) -> CompiledCosts:
-    """A worker's costs with those of its drafter, in seconds and joules."""
-    if speculation is None or speculation.share == 0:
-        return costs
-    draft = DraftCosts(speculation.draft_tokens, speculation.share)
-    return replace(costs, seconds=costs.seconds._replace(draft=draft), joules=costs.joules._replace(draft=draft))

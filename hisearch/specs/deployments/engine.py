@@ -175,7 +175,8 @@ class EngineSpec(Strict):
         None,
         description="vLLM compilation_config.cudagraph_mode: which steps are replayed whole (full: all, "
         "full_decode_only: those without prompts), in pieces around attention (piecewise), or both by kind "
-        "(full_and_piecewise, as where absent).",
+        "(full_and_piecewise, as where absent). TensorRT-LLM: full_decode_only where absent, and full_and_piecewise, "
+        "torch_compile_config.enable_piecewise_cuda_graph.",
     )
     cudagraph_capture_sizes: list[Count] | None = Field(
         None,

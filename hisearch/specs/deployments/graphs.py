@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from hisearch.specs.base import ENGINE_TITLES, EngineName
 from hisearch.specs.errors import KeyedError
@@ -17,6 +17,11 @@ GRAPH_MODES: dict[EngineName, GraphMode] = {
     "vllm": "full_and_piecewise", "sglang": "full_decode_only", "trtllm": "full_decode_only",
 }  # fmt: skip
 
+#: Modes that other engines than vLLM have. TensorRT-LLM's pieces hold steps of up to ``max_num_tokens``
+#: (``torch_compile_config.enable_piecewise_cuda_graph``, ``TorchCompileConfig`` in ``llm_args.py``).
+MODES: dict[EngineName, tuple[GraphMode, ...]] = {
+    "sglang": (), "trtllm": ("full_decode_only", "full_and_piecewise"),
+}  # fmt: skip
 
 #: MiB of an accelerator from which SGLang's largest decode graph is this, on less than ``MANY_RANKS`` ranks and on more
 #: (``_handle_gpu_memory_settings``, 0.5.23), and before ``MORE_GRAPHS_SINCE`` (0.5.9).
@@ -94,8 +99,10 @@ def check_graphs(engine: Engine) -> None:
         KeyedError: which key, and what is expected.
     """
     sizes, most = engine.cudagraph_capture_sizes, engine.max_cudagraph_capture_size
-    if engine.cudagraph_mode is not None and engine.name != "vllm":
-        raise KeyedError(("cudagraph_mode",), f"is a setting of vLLM; {ENGINE_TITLES[engine.name]} has enforce_eager")
+    mode, known = engine.cudagraph_mode, MODES.get(engine.name, get_args(GraphMode))
+    if mode is not None and mode not in known:
+        expected = f"has {' and '.join(known)} alone" if known else "has enforce_eager"
+        raise KeyedError(("cudagraph_mode",), f"is {mode}; {ENGINE_TITLES[engine.name]} {expected}")
     if sizes is not None and (not sizes or sizes != sorted(set(sizes))):
         raise KeyedError(("cudagraph_capture_sizes",), f"need to rise, got {sizes}")
     if sizes is not None and most is not None and most != sizes[-1]:

@@ -70,6 +70,14 @@ class SpeculationSpec(Strict):
         return self.draft_layers if self.method in HEADS else 0
 
     @property
+    def pass_layers(self) -> int:
+        """Layers that a draft passes through; 0 with ngram.
+
+        Several of multi-token prediction draft a position each; those of an EAGLE head are passed through in turn.
+        """
+        return min(self.head_layers, 1) if self.method == "mtp" else self.head_layers
+
+    @property
     def label(self) -> str:
         """``3 drafted tokens (mtp)``."""
         return f"{counted(self.draft_tokens, 'drafted token')} ({self.method})"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
-from hisearch.latency.speculation import Speculation
+from hisearch.latency.served_errors import plain_name
 from hisearch.specs.base import DType
 from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.speculation import SpeculationSpec
+from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
 
 #: (input, output) lengths of InferenceMAX.
@@ -26,9 +29,6 @@ NIGHTLY_SGLANG, FIRST_SGLANG, FIRST_TRTLLM = "0.5.10", "0.5.3", "1.1.0rc2"
 ASYNC_SINCE = 14
 #: Label of a version whose schedule does not overlap with the device, unlike other runs of the version.
 SERIAL = "serial"
-#: Share of drafted tokens accepted when all before them were, one for all models and engines. The rows do not
-#: state it; it is the best of 0.6, 0.7 and 0.8 on the rows that draft, whose TPOT is therefore fitted, not a test.
-ACCEPTED = 0.6
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Conditions:
     requests_per_slot: requests that each of the ``concurrency`` slots sends, one after another.
     gather_steps: decode steps for which a prompt waits for more (TensorRT-LLM ``batch_wait_timeout_iters``).
     draft_tokens: tokens drafted in a step for every sequence (multi-token prediction); 0: none.
+    tokens_per_step: mean tokens that a sequence makes in a step.
     kv_dtype: format of the KV cache.
     pool_tokens: most KV of a scheduler, whatever memory is left (SGLang ``--max-total-tokens``); None: no limit.
     """
@@ -51,12 +52,26 @@ class Conditions:
     requests_per_slot: int = 10
     gather_steps: int = 0
     draft_tokens: int = 0
+    tokens_per_step: float = 1.0
     pool_tokens: int | None = None
 
-    @property
-    def speculation(self) -> Speculation:
-        """Drafted tokens per step and their acceptance."""
-        return Speculation(self.draft_tokens, ACCEPTED)
+
+@functools.cache
+def tokens_per_step(model: str, draft_tokens: int) -> float:
+    """Mean tokens of a step of ``model`` with ``draft_tokens`` drafts, by the catalogue's curve of it.
+
+    The rows do not state it. Their prompts are random tokens in the model's chat template, of which about as many are
+    accepted as of MT-Bench's (InferenceX, pull request 649).
+
+    Raises:
+        ValueError: no curve of the model is known, or it ends before.
+    """
+    catalogue = Catalogue()
+    for name in catalogue.names("Model"):
+        spec = catalogue.get("Model", name).spec
+        if plain_name(name) == plain_name(model) and "mtp" in spec.speculation:
+            return SpeculationSpec(method="mtp", draft_tokens=draft_tokens).tokens_per_step(spec)
+    raise ValueError(f"no share of accepted drafts is known of {model}")
 
 
 def engine_version(row: SiliconRow) -> str:

@@ -82,4 +82,4 @@ def held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
         gather = min(gather, (prompts - 1.0) / rate)
     later_prompts = gather * rate
     steps = gather * (1.0 + later_prompts / 2.0) / (1.0 + later_prompts)
-    return steps * conditions.speculation.tokens_per_step * (1.0 - 1.0 / conditions.requests_per_slot)
+    return steps * conditions.tokens_per_step * (1.0 - 1.0 / conditions.requests_per_slot)

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hisearch.latency.speculation import Speculation
 from hisearch.specs.base import DType
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.validate.silicon.campaigns import (
-    ACCEPTED,
     INFERENCEMAX,
     Conditions,
     campaign_of,
     engine_of,
+    tokens_per_step,
     vllm_before,
 )
 from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
@@ -136,12 +135,13 @@ def _inferencemax_sglang(row: SiliconRow) -> Conditions:
         limits = {"chunk_tokens": 16384, "most_running": 512, "memory_fraction": 0.82}
     else:
         limits = {"chunk_tokens": 32768, "most_running": 256, "memory_fraction": 0.82, "max_prefill_tokens": 32768}
-    interval = round(interval * Speculation(drafts, ACCEPTED).tokens_per_step)
+    makes = tokens_per_step(row.model, drafts) if drafts else 1.0
+    interval = round(interval * makes)
     if row.parallelism.attention_data > 1:
         interval = 1  # SGLang 0.5.9 refuses an interval with attention groups.
     unfused = qwen and not drafts and row.precision != "bf16"
     engine = engine_of(row, **limits, receive_interval=interval, fused_all_reduce=not unfused, overlap=not drafts)  # type: ignore[arg-type]
-    return _burst(engine, "fp8", draft_tokens=drafts)
+    return _burst(engine, "fp8", draft_tokens=drafts, tokens_per_step=makes)
 
 
 def _inferencemax_sglang_h200(row: SiliconRow) -> Conditions:
@@ -182,10 +182,6 @@ def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
 
     Attention groups wait until each has a prompt, up to 60 steps (``attention_dp_config.timeout_iters``);
     those of gpt-oss, whose script uses the default, up to ``BALANCE_STEPS``.
-    Of DeepSeek, ``DRAFTING`` is the image of the scripts that draft tokens (``dsr1_fp4_b200_trt_mtp.sh``,
-    ``dsr1_fp8_b200_trt_mtp.sh``; perf-changelog.yaml, pull requests 632 and 642) and gather no prompts. Rows of it that
-    state no version are of the first scripts, which gave KV 0.9 of the memory (``dsr1_fp4_b200_trt_slurm.sh`` of
-    October 2025; ``dsr1_b200_trt_slurm.sh`` states nothing, and the engine's default is the same).
     """
     groups, short = row.parallelism.attention_data > 1, _short(row)
     if row.system == H200:
@@ -196,16 +192,55 @@ def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
     if "gpt-oss" in row.model.lower():
         engine = engine_of(row, chunk_tokens=20000, most_running=512, memory_fraction=0.85)
         return _burst(engine, "fp8", gather_steps=BALANCE_STEPS if groups else 0)
-    budget = (row.concurrency + row.input_tokens + 127) // 64 * 64
-    gather = 40 if row.precision == "fp8" and short and row.concurrency >= 64 else 0
-    drafts = 0
-    if row.version == DRAFTING:
-        drafts, gather = 1 if groups else 3, 0
-    if groups:
-        gather = 60
-    memory_fraction = 0.9 if row.version == UNKNOWN_VERSION else 0.8
-    engine = engine_of(row, chunk_tokens=max(budget, 8192), most_running=2048, memory_fraction=memory_fraction)
-    return _burst(engine, "fp8", gather_steps=gather, draft_tokens=drafts)
+    return _inferencemax_deepseek_trtllm(row)
+
+
+def _inferencemax_deepseek_trtllm(row: SiliconRow) -> Conditions:
+    """DeepSeek on a B200: ``dsr1_fp4_b200_trt.sh``, ``dsr1_fp8_b200_trt.sh``, and with ``_mtp`` those that draft.
+
+    ``DRAFTING`` is the image of the latter (perf-changelog.yaml, pull requests 632 and 642): three tokens, one with
+    attention groups. They bound the batch by the requests in flight, and a step by the tokens of a full one. Rows that
+    state no version are of the first scripts, without piecewise graphs, which gave KV 0.9 of the memory
+    (``dsr1_fp4_b200_trt_slurm.sh`` of October 2025; ``dsr1_b200_trt_slurm.sh`` states nothing, and the engine's default
+    is the same).
+    """
+    groups, fp8, first = row.parallelism.attention_data > 1, row.precision == "fp8", row.version == UNKNOWN_VERSION
+    drafts = 0 if row.version != DRAFTING else 1 if groups else 3
+    running, share = 2048, 0.9 if first else 0.8
+    # Requests that the largest graph holds, and with drafts those that run: of a rank, half or all of an equal share.
+    batch = max(row.concurrency // (8 if fp8 and drafts else 4), 1) if groups else row.concurrency
+    if drafts:
+        running, budget = batch, ((drafts + 1) * batch + row.input_tokens + 127) // 64 * 64
+        if fp8 and groups:
+            share = 0.7
+    else:
+        budget = max((row.concurrency + row.input_tokens + 127) // 64 * 64, 8192)
+        if fp8 and not first and row.output_tokens == 8192 and row.concurrency >= 256:
+            batch, share = row.concurrency // 8, 0.7
+        if fp8 and not first and row.input_tokens == 8192 and row.parallelism.ranks == 4:
+            share = 0.75
+    engine = engine_of(row, chunk_tokens=budget, most_running=running, memory_fraction=share)
+    if not first:
+        mode = "full_and_piecewise" if _in_pieces(row, drafts) else None
+        engine = engine.model_copy(update={"cudagraph_mode": mode, "max_cudagraph_capture_size": batch})
+    gather = 60 if groups else 40 if fp8 and _short(row) and row.concurrency >= 64 and not drafts else 0
+    return _burst(
+        engine, "fp8", gather_steps=gather, draft_tokens=drafts,
+        tokens_per_step=tokens_per_step(row.model, drafts) if drafts else 1.0,
+    )  # fmt: skip
+
+
+def _in_pieces(row: SiliconRow, drafts: int) -> bool:
+    """Whether DeepSeek's script on a B200 captures piecewise graphs (``PIECEWISE_CUDA_GRAPHS``)."""
+    groups, at, split = row.parallelism.attention_data > 1, row.concurrency, row.parallelism
+    lengths = (row.input_tokens // 1024, row.output_tokens // 1024)
+    if row.precision == "fp8" and drafts:
+        return not groups and at > {(1, 1): 4, (1, 8): 8, (8, 1): 16}[lengths]
+    if row.precision == "fp8":
+        return {(1, 1): at >= 64, (1, 8): 128 <= at < 256, (8, 1): at >= 64}[lengths]
+    if drafts:
+        return {(1, 1): at in (32, 64) or (at == 128 and not groups), (1, 8): at == 64, (8, 1): False}[lengths]
+    return _short(row) and split.ranks == split.expert == 8
 
 
 def _inferencemax_trtllm_h200(row: SiliconRow) -> Conditions:
@@ -230,7 +265,14 @@ def _short(row: SiliconRow) -> bool:
     return (row.input_tokens, row.output_tokens) == (1024, 1024)
 
 
-def _burst(engine: EngineSpec, kv_dtype: DType, *, gather_steps: int = 0, draft_tokens: int = 0) -> Conditions:
+def _burst(
+    engine: EngineSpec,
+    kv_dtype: DType,
+    *,
+    gather_steps: int = 0,
+    draft_tokens: int = 0,
+    tokens_per_step: float = 1.0,
+) -> Conditions:
     return Conditions(
         INFERENCEMAX,
         engine,
@@ -239,4 +281,5 @@ def _burst(engine: EngineSpec, kv_dtype: DType, *, gather_steps: int = 0, draft_
         output_share=0.8,
         gather_steps=gather_steps,
         draft_tokens=draft_tokens,
+        tokens_per_step=tokens_per_step,
     )

@@ -14,8 +14,9 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from hisearch.latency.costs import FrontEnd, StepCosts
+from hisearch.latency.costs import CompiledCosts, FrontEnd, StepCosts
 from hisearch.latency.device_memory.plan import DoesNotFit, plan_memory
+from hisearch.latency.drafter import with_drafter
 from hisearch.latency.estimator import ProfileEstimator, build_estimator
 from hisearch.latency.host import Launches, front_end_of, launches_of, with_host_times
 from hisearch.latency.priced import AcrossHosts, PricedWorker
@@ -27,6 +28,7 @@ from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.tables import RequestTable
 from hisearch.specs.base import DType
+from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.hardware import AcceleratorSpec, FabricSpec
 from hisearch.specs.machines.host import HostTimes
@@ -139,8 +141,6 @@ class Pricer:
             raise NotPriced(f"mode {row.mode} is not known")
         conditions = conditions_of(row)
         device, seconds = self._timed(row, conditions, times)
-        if conditions.draft_tokens:
-            seconds = with_speculation(seconds, conditions.speculation, 1.0 / self._model(row).layers)
         front = front_end_of(times)
         plan = replace(device, costs=replace(device.costs, seconds=seconds, joules=seconds, front_end=front))
         loop = Loop.of(row, conditions, in_flight(row), _burst_gap_s(row, front))
@@ -156,7 +156,7 @@ class Pricer:
         for side in sides:
             limits = disaggregated.conditions_of_side(side)
             device, seconds = self._timed(side.row, limits, times)
-            pools.append(disaggregated.pool_of(side, device, seconds, self._model(row).layers, front_end_of(times)))
+            pools.append(disaggregated.pool_of(side, device, seconds, front_end_of(times)))
         conditions = conditions_of(sides[1].row)
         fabric: FabricSpec = self._spec("Fabric", disaggregated.FABRIC)
         kv_bytes_per_token = pools[1].plan.memory.kv_bytes_per_token_per_rank
@@ -174,13 +174,14 @@ class Pricer:
         """The row's worker without host work, and its steps' costs with it."""
         device = self._device(row, conditions)
         overlap = conditions.engine.overlap
-        return device, with_host_times(device.costs.seconds, times, self._launches(row, conditions), overlap=overlap)
+        seconds = with_host_times(device.costs.seconds, times, self._launches(row, conditions), overlap=overlap)
+        return device, with_speculation(seconds, conditions) if conditions.draft_tokens else seconds
 
     def _launches(self, row: SiliconRow, conditions: Conditions) -> Launches:
         """Kernels that the host of the row's engine launches."""
         priced, estimator = self.worker(row, conditions), ProfileEstimator(*self._profile_of(row))
         graphs = estimator.overhead(priced).graph_batches
-        return launches_of(priced.model, row.parallelism, priced.weight_dtype, row.backend, graphs)
+        return launches_of(priced.model, row.parallelism, priced.weight_dtype, priced.engine, graphs)
 
     def times_of(self, row: SiliconRow) -> HostTimes:
         """Host work of the row's engine in its version.
@@ -257,7 +258,7 @@ class Pricer:
         engine = conditions.engine.model_dump_json()
         version = kernels_version(row)
         checkpoint = (row.model, _in_blocks(row), dtype)
-        limits = (conditions.kv_dtype, engine, conditions.pool_tokens)
+        limits = (conditions.kv_dtype, engine, conditions.pool_tokens, conditions.draft_tokens)
         key = (name, version, checkpoint, row.system, row.parallelism, *limits, row.tokens)
         if key not in self._plans:
             self._plans[key] = self._compile(row, conditions)
@@ -276,7 +277,15 @@ class Pricer:
                 parallelism=priced.split,
             )
             device = _device_alone(profile, row.backend, kernels_version(row))
-            costs = build_estimator(name, device).compile(priced)
+            estimator = build_estimator(name, device)
+            costs = estimator.compile(priced)
+            if conditions.draft_tokens:
+                drafts = SpeculationSpec(method="mtp", draft_tokens=conditions.draft_tokens)
+
+                def price(*, model: ModelSpec, weight_dtype: DType) -> CompiledCosts:
+                    return estimator.compile(replace(priced, model=model, weight_dtype=weight_dtype))
+
+                costs = with_drafter(costs, priced.model, priced.loaded_dtype, drafts, price)
         except InvalidParallelism as error:
             raise NotPriced(f"split: {error}") from error
         except DoesNotFit as error:

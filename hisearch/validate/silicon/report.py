@@ -97,7 +97,7 @@ class SiliconReport:
     without any. engines: of these, by engine; groups: of all, by engine, version, GPU, model and mode. disaggregated:
     runs with prefill/decode disaggregation; disaggregated_stated: those that state their number of workers;
     disaggregated_known: those whose recipe is known (``recipes``). dense: rows of models without experts and without
-    MLA. undrafted: all except rows whose scripts draft tokens, because their acceptance was chosen on them.
+    MLA. drafted: rows whose scripts draft tokens.
     within_reach: all except rows measured faster than their accelerator allows, whose lines are ``beyond_reach``. peer:
     of aiconfigurator-core, if installed. start_up: rows whose TTFT is excluded from ``all``. profile: of the constants.
     """
@@ -109,7 +109,7 @@ class SiliconReport:
     skipped: dict[str, int]
     all: Errors
     dense: Errors
-    undrafted: Errors
+    drafted: Errors
     within_reach: Errors
     beyond_reach: list[int]
     start_up: Errors
@@ -217,7 +217,7 @@ def summarise(file: str, priced: Sequence[PricedRow], profile: str) -> SiliconRe
         skipped=dict(Counter(entry.skipped for entry in priced if entry.price is None).most_common()),
         all=errors("all", done),
         dense=errors("dense", done[flags["dense"]]),
-        undrafted=errors("without drafted tokens", done[~flags["drafted"]]),
+        drafted=errors("with drafted tokens", done[flags["drafted"]]),
         within_reach=errors("within the GPU's reach", done[~flags["beyond"]]),
         beyond_reach=done[flags["beyond"]]["line"].tolist(),
         start_up=errors("start-up", done[flags["start_up"]], with_start_up=True),
