@@ -281,7 +281,7 @@ class Sim(Handle):
     kv_groups: groups of KV blocks under vLLM; of length 1 where there is only one group: kv_pools (W,), kv_blocks (W,
         blocks), kv_buckets (W, a power of two), held (N,) and kv_tables (W max_running, pages of all groups): blocks of
         running requests, with next_tables (W max_running,), the list of free tables.
-    residue (W, P): decoding requests by (tokens computed - clock) mod P. gaps (BINS,): inter-token latencies (``gaps``).
+    residue (W, P): decoding requests by (tokens computed - clock) mod P. gaps (BINS,): see ``gaps``.
     finish_heap, batch (W, max_running); request indices; evict_heap: nodes, those of each tree in its ``TREE.places``.
     launches (2 W,), prompts (2 W, max_running): outstanding steps of SGLang and TensorRT-LLM, and the requests whose
         prompts they compute, in rows 2 w + serial of the step mod 2.
