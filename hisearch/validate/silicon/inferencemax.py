@@ -18,6 +18,7 @@ from hisearch.validate.silicon.campaigns import (
     Conditions,
     campaign_of,
     engine_of,
+    in_flight,
     tokens_per_step,
     vllm_before,
 )
@@ -246,7 +247,8 @@ def _in_pieces(row: SiliconRow, drafts: int) -> bool:
 def _inferencemax_trtllm_h200(row: SiliconRow) -> Conditions:
     """``70b_fp8_h200_trt_slurm.sh``, ``gptoss_fp4_h200_trt.sh`` and ``dsr1_fp8_h200_trt.sh``.
 
-    Llama's steps hold the model's longest sequence; gpt-oss keeps KV in 16 bits; DeepSeek gathers no prompts.
+    Llama's steps hold the model's longest sequence; gpt-oss keeps KV in 16 bits; DeepSeek gathers no
+    prompts without attention groups, and its largest graph holds 128 requests.
     """
     groups = row.parallelism.attention_data > 1
     if "llama" in row.model.lower():
@@ -255,9 +257,29 @@ def _inferencemax_trtllm_h200(row: SiliconRow) -> Conditions:
     if "gpt-oss" in row.model.lower():
         engine = engine_of(row, chunk_tokens=20000, most_running=row.concurrency, memory_fraction=0.85)
         return _burst(engine, "bf16", gather_steps=BALANCE_STEPS if groups else 0)
-    budget = max((row.concurrency + row.input_tokens + 127) // 64 * 64, 8192)
-    engine = engine_of(row, chunk_tokens=budget, most_running=2048, memory_fraction=0.75)
-    return _burst(engine, "fp8", gather_steps=60 if groups else 0)
+    drafts = 0 if row.version == UNKNOWN_VERSION else _drafts_on_h200(row)
+    budget, running = max((row.concurrency + row.input_tokens + 127) // 64 * 64, 8192), 2048
+    if drafts:
+        running = in_flight(row)
+        budget = ((drafts + 1) * running + row.input_tokens + 127) // 64 * 64
+    engine = engine_of(row, chunk_tokens=budget, most_running=running, memory_fraction=0.75)
+    engine = engine.model_copy(update={"max_cudagraph_capture_size": 128})
+    return _burst(
+        engine, "fp8", gather_steps=60 if groups else 0, draft_tokens=drafts,
+        tokens_per_step=tokens_per_step(row.model, drafts) if drafts else 1.0,
+    )  # fmt: skip
+
+
+def _drafts_on_h200(row: SiliconRow) -> int:
+    """Tokens that DeepSeek drafts under TensorRT-LLM on an H200, beyond what runs without drafts.
+
+    ``nvidia-master.yaml``, ``dsr1-fp8-h200-trt`` and ``dsr1-fp8-h200-trt-mtp``: up to 64 in flight the columns do not
+    distinguish the two. Three tokens, one with attention groups.
+    """
+    groups, at = row.parallelism.attention_data > 1, row.concurrency
+    if not groups:
+        return 3 if (row.input_tokens, row.output_tokens) == (1024, 8192) and at == 128 else 0
+    return 1 if at >= (256 if row.output_tokens == 8192 else 128) else 0
 
 
 def _short(row: SiliconRow) -> bool:
