@@ -79,6 +79,14 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "managers.schedule_policy.PrefillAdder.preempt_to_schedule",
         ),
         Rule(
+            "keeps_kernels",
+            "0.5.16",
+            "Linear attention compiles a kernel for each new number of prompt tokens in a step.",
+            "One kernel serves all.",
+            "layers.attention.fla.l2norm.l2norm_fwd_kernel (pull request 31558)",
+            in_kernels=False,
+        ),
+        Rule(
             "evicts_shortfall",
             "0.5.17",
             "Where memory is short, the tree evicts as much as is asked for.",

@@ -55,6 +55,7 @@ from hisearch.latency.sampling import sort_s
 from hisearch.latency.sharding import Parallelism, linear_layers, moe_layers
 from hisearch.specs.base import DType
 from hisearch.specs.deployments.engine import EngineSpec
+from hisearch.specs.deployments.engine_rules import rules_of
 from hisearch.specs.deployments.graphs import graph_mode
 from hisearch.specs.machines.host import EngineOverhead, HostTimes
 from hisearch.specs.models.model import ModelSpec
@@ -87,6 +88,12 @@ ENQUEUE_S = 5e-6
 #: 11 us of loops in Python (``schedule_sequence_s``). 0.3 to 3 us is plausible: programs take 10 to 100 times as long
 #: in CPython as in C++ (Computer Language Benchmarks Game).
 COMPILED_SEQUENCE_S = 1.1e-6
+#: Host seconds in which Triton compiles the norm of linear attention's queries and keys: on two H200 a TTFT of 131.5 ms
+#: became 78.8 ms without (SGLang, pull request 31558). 50 to 120 ms is plausible: 90 ms beside an L20 (23436), bursts
+#: of up to 110 ms (30403).
+COMPILE_S = 0.053
+#: Kinds of linear attention whose kernels have that norm (SGLang, ``layers.attention.fla``).
+NORMED = frozenset({"gated_delta", "kda"})
 #: More tokens than any step has.
 ANY_TOKENS = 2**40
 
@@ -199,6 +206,14 @@ def with_overhead(device: StepCosts, overhead: EngineOverhead, priced: PricedWor
             )
         )
     return costs
+
+
+def compile_s(model: ModelSpec, engine: EngineSpec) -> float:
+    """Seconds that a step waits for a kernel the first time that it has so many prompt tokens; 0: for none."""
+    linear = model.linear_attention
+    if linear is None or linear.kind not in NORMED or engine.name != "sglang":
+        return 0.0
+    return 0.0 if "keeps_kernels" in rules_of("sglang", engine.version) else COMPILE_S
 
 
 def front_end_of(times: HostTimes) -> FrontEnd:

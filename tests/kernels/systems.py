@@ -180,6 +180,7 @@ class System:
     host_laws: tuple[CopyLaw, CopyLaw] | None = None
     sharing: int = 1
     pooled: bool = False
+    compile_s: float = 0.0
     trace: CompiledTrace = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -195,6 +196,7 @@ class System:
         """One worker."""
         write, read = (HOST_LAW, HOST_LAW) if self.host_laws is None else map(transfer_law, self.host_laws)
         bare = plan(self.engine, self.capacity_tokens, self.host_tokens, self.costs, read, write, self.ignore_eos)
+        bare = replace(bare, compile_s=self.compile_s)
         if self.lmcache is not None:
             return with_lmcache(bare, self.lmcache)
         return bare if self.offload is None else offloading(bare, self.offload, self.sharing)
@@ -230,10 +232,16 @@ class System:
 
     def _reference_worker(self, stream: int, store: Any) -> Worker:
         seconds = self.costs.seconds
+        compiled_lengths: set[int] = set()
 
         def cost(chunks: Any, decodes: Any, sampling: int) -> float:
             # A recorded decode's context leaves the token itself out.
-            return step_seconds(seconds, chunks, [context + 1 for context in decodes], sampling)
+            step_s = step_seconds(seconds, chunks, [context + 1 for context in decodes], sampling)
+            tokens = sum(new for new, _ in chunks) + len(decodes)
+            if not chunks or tokens in compiled_lengths:
+                return step_s
+            compiled_lengths.add(tokens)
+            return step_s + self.compile_s
 
         if self.engine.name == "vllm":
             config = vllm_config(self.engine, self.capacity_tokens)

@@ -160,6 +160,12 @@ def test_sglang_equals_its_reference(system: System) -> None:
     _assert_equal(system)
 
 
+@examples(100)
+@given(system=systems(sglang_engines(version=None), repeats=True), compile_s=st.sampled_from([0.003, 0.05]))
+def test_sglang_that_compiles_for_new_lengths_equals_its_reference(system: System, compile_s: float) -> None:
+    _assert_equal(replace(system, compile_s=compile_s))
+
+
 def test_sglang_comes_to_a_halt_where_a_request_can_never_be_admitted() -> None:
     """Without radix cache it reserves the whole output limit of a request that ignores the end of sequence."""
     engine = EngineSpec(

@@ -15,9 +15,11 @@ from hisearch.latency.costs import CompiledCosts, FrontEnd, HostFloor, StepCosts
 from hisearch.latency.estimator import build_estimator
 from hisearch.latency.host import (
     ANY_TOKENS,
+    COMPILE_S,
     COMPILED_SEQUENCE_S,
     ENQUEUE_S,
     Launches,
+    compile_s,
     front_end_of,
     launches_of,
     with_host_times,
@@ -178,6 +180,25 @@ class TestSteps:
         drafting = SpeculationPlan(2, 2, True, (0.5, 0.25))
         expected = (2e-3 / 1.75, 1e-5 / 1.75, 100 * 2e-5, 400 * 2e-5, 64)
         assert with_speculation(costs, drafting).floor == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "version", "waits"),
+    [
+        ("qwen3.5-397b-a17b", "sglang", "0.5.9", True),
+        ("qwen3.5-397b-a17b", "sglang", "0.5.15", True),
+        ("qwen3.5-397b-a17b", "sglang", "0.5.16", False),
+        ("qwen3.5-397b-a17b", "sglang", "", False),
+        ("qwen3.5-397b-a17b", "vllm", "0.19.1", False),
+        ("nemotron-3-super-120b-a12b", "sglang", "0.5.9", False),
+        ("llama-3.1-8b", "sglang", "0.5.9", False),
+    ],
+)
+def test_sglang_compiled_for_each_length_of_linear_attention(model, engine, version, waits) -> None:
+    spec = CATALOGUE.get("Model", model).spec
+    seconds = compile_s(spec, EngineSpec(name=engine, version=version))
+    assert seconds == (COMPILE_S if waits else 0.0)
+    assert 0.05 <= COMPILE_S <= 0.12
 
 
 class TestFrontEnd:

@@ -281,15 +281,15 @@ class Sim(Handle):
     kv_groups: groups of KV blocks under vLLM; of length 1 where there is only one group: kv_pools (W,), kv_blocks (W,
         blocks), kv_buckets (W, a power of two), held (N,) and kv_tables (W max_running, pages of all groups): blocks of
         running requests, with next_tables (W max_running,), the list of free tables.
-    residue (W, P): decoding requests by (tokens computed - clock) mod P. gaps (BINS,): see ``gaps``.
-    finish_heap, batch (W, max_running); request indices; evict_heap: nodes, those of each tree in its ``TREE.places``.
+    residue (W, P): decoding requests by (tokens computed - clock) mod P. gaps (BINS,): see ``gaps``. finish_heap,
+        batch (W, max_running); request indices; evict_heap: nodes, those of each tree in its ``TREE.places``.
     launches (2 W,), prompts (2 W, max_running): outstanding steps of SGLang and TensorRT-LLM, and the requests whose
         prompts they compute, in rows 2 w + serial of the step mod 2.
     ends (2 W, max_running + 1): SGLang without radix cache: tokens left and held of requests, by tokens left; scratch.
     queue_order (2, N): requests of the waiting queue being sorted; scratch. shuffle_rng (W,): streams of random orders.
     tenants (W, tenants): see ``traffic.fair_share``. ttft_targets_s: by priority; both of one place where not used.
-    pinned (N,): 1 where the client has the engine ignore end-of-sequence tokens, as benchmarks do.
-    ends_by_limit (N,): 1 where an output ends by its declared limit, which the engine sees one step ahead.
+    pinned, ends_by_limit (N,): 1 where end-of-sequence tokens are ignored; where a declared limit ends the output.
+    compiled_lengths (W, tokens): see ``sglang.stalls``.
     accepted (drafted tokens,): probability that the first 1, 2, … are all accepted; of length 1 where there are none.
     owner_head (M,), owner, next_owner: requests whose output covers a trace node (see ``owners``).
     pledged (M,): pass that pledged a page in a trace node (see ``trtllm.step``), empty elsewhere. event_heap (W,).
@@ -380,6 +380,7 @@ class Sim(Handle):
         "pinned": Array("i1", 1),
         "ends_by_limit": Array("i1", 1),
         "accepted": Array("f8", 1),
+        "compiled_lengths": Array("i1", 2),
         "thinking": Thinking,
         "owner_head": Array("i4", 1),
         "owner": Array("i4", 1),

@@ -20,7 +20,7 @@ from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import decode as sglang_decode
-from hisearch.kernels.sglang import gaps, idle, inbox, memory, order, running
+from hisearch.kernels.sglang import gaps, idle, inbox, memory, order, running, stalls
 from hisearch.kernels.sglang import log as step_log
 from hisearch.kernels.sglang import lora as sglang_lora
 from hisearch.kernels.sglang.components import unified
@@ -77,13 +77,7 @@ def _launch(sim, w, now, kind):
     size, batch = _shape(sim, w, kind)
     decodes = kind != la.PREFILL_STEP
     device_s, host_s = batch_cost(sim.seconds, sim.requests, entries, size, *batch, worker.lora_s)
-    seconds = max(device_s, host_s)
-    if sim.config.serves_adapters:
-        lora.account(sim, w, 1)
-        seconds += lora.take_stall(sim, w)
-    if sim.config.objects:
-        seconds += sim.agents.loaders[w].at_launch_s
-        sim.agents.loaders[w].at_launch_s = 0.0
+    seconds = max(device_s, host_s) + stalls.stall_seconds(sim, w, entries, size, batch[0])
     add_energy(sim, w, entries, size, *batch)
     worker.decode_tokens += batch[0]
     end_s = device.launch(sim, w, now, seconds)
@@ -217,7 +211,9 @@ def form(sim, w, now):
         waits = sim.agents.loaders[w].at_launch_s > 0.0
     if sim.config.scheduler_kind == la.LOCKSTEP:
         size, batch = _shape(sim, w, kind)
-        schedulers.hold_back(sim, w, sim.prompts[running.newest(sim, w) ^ 1], size, *batch)
+        entries = sim.prompts[running.newest(sim, w) ^ 1]
+        schedulers.hold_back(sim, w, entries, size, *batch)
+        sim.workers[w].own_s += stalls.compile_seconds(sim, w, entries, size, batch[0])
     elif kind == la.DECODE_STEP and sim.config.schedulers == 1 and not waits and _may_fast_forward(sim, w):
         sglang_decode.launch_decode(sim, w, now)
     else:

@@ -82,3 +82,10 @@ def lockstep_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
         "by_kind_s": np.ascontiguousarray(by_kind_s),
         "draft_shared_s": np.zeros(2) if draft is None or draft.shared_s is None else draft.shared_s,
     }
+
+
+def compiled_lengths(plan: WorkerPlan, workers: int) -> np.ndarray:
+    """Whether a worker has compiled a kernel for a number of tokens; longer steps always compile one."""
+    engine = plan.engine
+    longest = max(engine.chunk_tokens, engine.max_prefill_tokens) + engine.max_running_requests
+    return np.zeros((workers, longest + 1 if plan.compile_s else 1), np.int8)

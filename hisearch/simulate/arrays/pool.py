@@ -26,7 +26,7 @@ from hisearch.simulate.arrays import groups as group_arrays
 from hisearch.simulate.arrays import lora as lora_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
-from hisearch.simulate.arrays.costs import kernel_costs, lockstep_arrays, scheduler_costs
+from hisearch.simulate.arrays.costs import compiled_lengths, kernel_costs, lockstep_arrays, scheduler_costs
 from hisearch.simulate.arrays.records import record, records
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.specs.deployments.deployment import EngineSpec
@@ -126,6 +126,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         mixed_chunk=engine.mixed_chunk and engine.chunked_prefill,
         receive_interval=engine.receive_interval,
         counts_service=role != fl.DECODE and QUEUE_ORDERS[engine.schedule].counts_service,
+        compile_s=plan.compile_s,
         serves_adapters=plan.lora is not None,
         thinks=0,
         shared_outputs=0,
@@ -376,6 +377,7 @@ def allocate(
         pinned=pinned,
         ends_by_limit=ends_by_limit.astype(np.int8),
         accepted=draft_arrays.accepted(plan),
+        compiled_lengths=compiled_lengths(plan, workers),
         thinking=thinking,
         owner_head=owner_head,
         owner=owner,

@@ -18,6 +18,7 @@ from hisearch.latency.devices.fitted import profile_at_hand
 from hisearch.latency.devices.memory import devices_memory
 from hisearch.latency.drafter import with_drafter
 from hisearch.latency.estimator import compile_costs
+from hisearch.latency.host import compile_s
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.plans import lora as lora_plans
 from hisearch.simulate.plans.agent_memory import plan_agents, with_adapters, with_disk
@@ -66,7 +67,7 @@ class WorkerPlan:
     agents: memory that they need besides KV, and its policy; None: no agents. lora: how adapters are served, or None.
     groups: of KV blocks, under vLLM; None: a single group without a window.
     windows, states: SGLang's pool besides full attention's; None: it has none.
-    speculation: drafted tokens, under vLLM and SGLang; None: none.
+    speculation: drafted tokens, under vLLM and SGLang; None: none. compile_s: see ``latency.host.compile_s``.
     slot_bytes_per_s: of each accelerator's slot, one direction, as its host link attains it.
     """
 
@@ -88,6 +89,7 @@ class WorkerPlan:
     windows: WindowsPlan | None = None
     states: StatesPlan | None = None
     speculation: SpeculationPlan | None = None
+    compile_s: float = 0.0
     slot_bytes_per_s: float = math.inf
 
     @property
@@ -227,6 +229,7 @@ def plan_worker(
         windows=_windows(pool, model, memory),
         states=_states(pool, model, memory),
         speculation=speculation,
+        compile_s=compile_s(model, engine),
         slot_bytes_per_s=accelerator.host_link.bandwidth_bytes_per_s,
     )
 

@@ -126,6 +126,8 @@ def engine_of(
     """
     values = {
         "name": row.backend,
+        # Of the others by the newest rules.
+        "version": kernels_version(row) if row.backend == "sglang" else "",
         "max_running_requests": min(in_flight(row), most_running),
         "chunk_tokens": chunk_tokens,
         "chunked_prefill": row.backend != "trtllm",

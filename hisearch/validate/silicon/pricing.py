@@ -18,7 +18,7 @@ from hisearch.latency.costs import CompiledCosts, FrontEnd, StepCosts
 from hisearch.latency.device_memory.plan import DoesNotFit, plan_memory
 from hisearch.latency.drafter import with_drafter
 from hisearch.latency.estimator import ProfileEstimator, build_estimator
-from hisearch.latency.host import Launches, front_end_of, launches_of, with_host_times
+from hisearch.latency.host import Launches, compile_s, front_end_of, launches_of, with_host_times
 from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.served_errors import plain_name
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
@@ -293,7 +293,8 @@ class Pricer:
         # Energy is not needed; its tables would double the cache.
         costs = replace(costs, joules=costs.seconds)
         capacity_tokens = min(memory.kv_capacity_tokens, conditions.pool_tokens or memory.kv_capacity_tokens)
-        return WorkerPlan(priced.engine, costs, memory, capacity_tokens, ignore_eos=True)
+        wait_s = compile_s(priced.model, priced.engine)
+        return WorkerPlan(priced.engine, costs, memory, capacity_tokens, ignore_eos=True, compile_s=wait_s)
 
     def _model(self, row: SiliconRow) -> ModelSpec:
         name = self._models.get(plain_name(row.model))
@@ -333,7 +334,8 @@ def _burst_gap_s(row: SiliconRow, front: FrontEnd) -> float:
 
 def _device_alone(profile: LatencyProfileSpec, engine: str, version: str) -> LatencyProfileSpec:
     """``profile`` with no host work of ``engine``, and the kernels of its ``version``."""
-    alone = {"engines": {engine: profile.engines[engine].with_times(HostTimes(step_s=0.0))}}
+    without = profile.engines[engine].with_times(HostTimes(step_s=0.0)).model_copy(update={"versions": {}})
+    alone = {"engines": {engine: without}}
     laws = None if profile.laws is None else profile.laws.of_version(version)
     return profile.model_copy(update={**alone, "laws": laws})
 

@@ -11,7 +11,7 @@ from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import decode as sglang_decode
-from hisearch.kernels.sglang import drafted, idle, memory, running
+from hisearch.kernels.sglang import drafted, idle, memory, running, stalls
 from hisearch.kernels.sglang import entry as plain
 from hisearch.kernels.sglang import log as step_log
 from hisearch.kernels.sglang.drafts import decode
@@ -94,7 +94,9 @@ def launch(sim, w, now, kind):
         worker.chunked = -1
     add_energy(sim, w, entries, size, 0, 0, 0, 0)
     device_s, host_s = batch_cost(sim.seconds, sim.requests, entries, size, 0, 0, 0, 0)
-    end_s = device.launch(sim, w, now, max(device_s, host_s))
+    prompts = size if kind == la.PREFILL_STEP else 0
+    stall_s = stalls.compile_seconds(sim, w, entries, prompts, 0)
+    end_s = device.launch(sim, w, now, max(device_s, host_s) + stall_s)
     if sim.config.log:
         log.step(sim, w, kind, now, worker.newest_start_s, end_s)
     for k in range(size):

@@ -1,0 +1,38 @@
+"""What a step of SGLang waits for besides its work: adapters and objects under way, and kernels to be compiled."""
+
+from __future__ import annotations
+
+from hisearch.base.jit import kernel
+from hisearch.kernels.engine import lora
+
+
+@kernel
+def stall_seconds(sim, w, entries, size, decoding):
+    """Seconds for which the step with ``size`` prompt chunks and ``decoding`` decodes waits."""
+    seconds = 0.0
+    if sim.config.serves_adapters:
+        lora.account(sim, w, 1)
+        seconds = lora.take_stall(sim, w)
+    if sim.config.objects:
+        seconds += sim.agents.loaders[w].at_launch_s
+        sim.agents.loaders[w].at_launch_s = 0.0
+    return seconds + compile_seconds(sim, w, entries, size, decoding)
+
+
+@kernel
+def compile_seconds(sim, w, entries, size, decoding):
+    """Seconds in which worker ``w`` compiles a kernel for the step's number of tokens, if it has prompts.
+
+    It does so for each number once (rule ``keeps_kernels``).
+    """
+    if sim.config.compile_s == 0.0 or size == 0:
+        return 0.0
+    tokens = decoding
+    for k in range(size):
+        tokens += sim.requests[entries[k]].chunk
+    known = sim.compiled_lengths
+    if tokens < known.shape[1]:
+        if known[w, tokens]:
+            return 0.0
+        known[w, tokens] = 1
+    return sim.config.compile_s
