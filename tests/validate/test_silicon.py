@@ -151,6 +151,25 @@ class TestConditions:
         assert conditions_of(only_row(tmp_path, **qwen, moe_ep="4")).draft_tokens == 0
 
     @pytest.mark.parametrize(
+        ("model", "system", "mode", "largest"),
+        [
+            ("meta-llama/Llama-3.1-70B", "b200_sxm", "full_decode_only", None),
+            ("meta-llama/Llama-3.1-70B", "h100_sxm", None, None),
+            ("openai/gpt-oss-120b", "b200_sxm", None, 2048),
+            ("openai/gpt-oss-120b", "h100_sxm", None, None),
+        ],
+    )
+    def test_vllm_has_its_scripts_graphs(
+        self, tmp_path: Path, model: str, system: str, mode: str | None, largest: int | None
+    ) -> None:
+        row = only_row(
+            tmp_path, backend="vllm", model=model, system=system, precision="fp8", attention_dp="1", tp="8",
+            input_tokens="1024", output_tokens="1024", concurrency="64", backend_version="",
+        )  # fmt: skip
+        engine = conditions_of(row).engine
+        assert (engine.cudagraph_mode, engine.max_cudagraph_capture_size) == (mode, largest)
+
+    @pytest.mark.parametrize(
         ("version", "precision", "cells", "pieces", "most", "graphs", "share"),
         [
             ("1.2.0rc6.post2", "fp8", {}, True, 2048, 64, 0.8),

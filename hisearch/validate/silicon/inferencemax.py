@@ -44,12 +44,20 @@ def inferencemax(row: SiliconRow) -> Conditions:
 
 
 def _inferencemax_vllm(row: SiliconRow) -> Conditions:
-    """KV is fp8 for Llama and, on Blackwell, for gpt-oss and checkpoints in fp8 or fp4; else bf16."""
-    model = row.model.lower()
+    """KV is fp8 for Llama and, on Blackwell, for gpt-oss and checkpoints in fp8 or fp4; else bf16.
+
+    On a B200 Llama's graphs hold decodes alone (``FULL_DECODE_ONLY`` without ``splitting_ops``; ``70b_fp4_b200_docker.sh``,
+    ``70b_fp8_b200_docker.sh``), and those of gpt-oss up to 2,048 tokens (``cuda-graph-sizes``; ``gptoss_fp4_b200.sh``).
+    """
+    model, blackwell = row.model.lower(), row.system.startswith("b")
     if "minimax" in model:
         return _inferencemax_minimax(row)
-    narrow = "llama" in model or (row.system.startswith("b") and row.precision in ("fp8", "fp4"))
+    narrow = "llama" in model or (blackwell and row.precision in ("fp8", "fp4"))
     engine = engine_of(row, chunk_tokens=8192, most_running=1024, fused_all_reduce=_vllm_fuses(row))
+    if blackwell and "llama" in model:
+        engine = engine.model_copy(update={"cudagraph_mode": "full_decode_only"})
+    elif blackwell and "gpt-oss" in model:
+        engine = engine.model_copy(update={"max_cudagraph_capture_size": 2048})
     return _burst(engine, "fp8" if narrow else "bf16")
 
 
