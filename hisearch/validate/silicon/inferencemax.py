@@ -46,7 +46,7 @@ def inferencemax(row: SiliconRow) -> Conditions:
 def _inferencemax_vllm(row: SiliconRow) -> Conditions:
     """KV is fp8 for Llama and, on Blackwell, for gpt-oss and checkpoints in fp8 or fp4; else bf16.
 
-    On a B200 Llama's graphs hold decodes alone (``FULL_DECODE_ONLY`` without ``splitting_ops``; ``70b_fp4_b200_docker.sh``,
+    On a B200 Llama's graphs hold decodes alone (``FULL_DECODE_ONLY``, no ``splitting_ops``; ``70b_fp4_b200_docker.sh``,
     ``70b_fp8_b200_docker.sh``), and those of gpt-oss up to 2,048 tokens (``cuda-graph-sizes``; ``gptoss_fp4_b200.sh``).
     """
     model, blackwell = row.model.lower(), row.system.startswith("b")
