@@ -50,8 +50,8 @@ DECODE_WORKER = 5
 AGENTS = 6
 # Engine entry of vLLM for models with several groups of KV blocks; its engine is VLLM.
 VLLM_GROUPS = 7
-# Engine entries of vLLM with tiers as of 0.33, and with drafted tokens of vLLM, of SGLang and of decode workers.
-VLLM_CHUNK_OFFLOAD, VLLM_DRAFTS, SGLANG_DRAFTS, DRAFTS_DECODE_WORKER = 8, 9, 10, 11
+# Engine entries of vLLM with tiers as of 0.33, and with drafted tokens of each engine and of decode workers.
+VLLM_CHUNK_OFFLOAD, VLLM_DRAFTS, SGLANG_DRAFTS, DRAFTS_DECODE_WORKER, TRTLLM_DRAFTS = 8, 9, 10, 11, 12
 # Codes of eviction policies that other kernels know.
 LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu", "fifo", "mru", "distance"))
 # TensorRT-LLM's capacity policies, and how it cuts contexts.

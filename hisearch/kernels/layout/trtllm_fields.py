@@ -10,6 +10,8 @@ REQUEST: list[tuple[str, str]] = [
     ("ended_step", "i8"),  # serial of the step that ended it
     ("late_tokens", "i8"),  # 1: it decodes once more behind its last token
     ("credit", "i8"),  # of a context in the batch: cached tokens taken off what its start counts for
+    # With drafts (see ``trtllm.drafts``): of those of the step before its newest one, how many are rejected.
+    ("rejected_before", "i4"),
     ("counted_tokens", "i8"),  # what its share counts for in the step's budget
 ]
 
@@ -17,7 +19,7 @@ REQUEST: list[tuple[str, str]] = [
 WORKER: list[tuple[str, str]] = [
     ("allocated_pages", "i8"),  # see ``trtllm.memory``
     ("promised_pages", "i8"),
-    ("late", "i8"),  # requests in the step being formed that decode once more behind their last token
+    ("late", "i8"),  # decodes of the step behind a last token; with drafts, its tokens but one of each decode
     ("paused", "i4"),  # 1: the pass paused a request
     ("waited_steps", "i8"),  # steps for which contexts were held back to form a larger batch
     # Attention groups, see ``trtllm.ranks``. Leader: requests not dealt yet; steps for which contexts were held back.
@@ -27,6 +29,7 @@ WORKER: list[tuple[str, str]] = [
     ("unequal_steps", "i8"),
     ("batching_steps", "i8"),
     ("active_tokens", "i8"),  # prompt tokens of the rank's requests
+    ("told_step", "i8"),  # with drafts: newest step launched when results were last taken in
     ("skips_pass", "i4"),  # 1: no rank runs in this pass
 ]
 

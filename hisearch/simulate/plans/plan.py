@@ -64,7 +64,7 @@ class WorkerPlan:
     agents: memory that they need besides KV, and its policy; None: no agents. lora: how adapters are served, or None.
     groups: of KV blocks, under vLLM; None: a single group without a window.
     windows, states: SGLang's pool besides full attention's; None: it has none.
-    speculation: drafted tokens, under vLLM and SGLang; None: none.
+    speculation: drafted tokens; None: none.
     slot_bytes_per_s: of each accelerator's slot, one direction, as its host link attains it.
     """
 
@@ -208,7 +208,7 @@ def plan_worker(
         longest = kv.longest_request_tokens(memory.kv_capacity_tokens // engine.page_size, engine, longest)
     if pool.decode_context_parallel > 1:
         engine = engine.model_copy(update={"page_tokens": pool.block_tokens})
-    speculation = plan_speculation(engine.speculation, model)
+    speculation = plan_speculation(engine, model)
     if speculation is not None:
         # The engine starts with a window that its memory holds, behind which it drafts nothing.
         longest = min(longest, memory.kv_capacity_tokens)
