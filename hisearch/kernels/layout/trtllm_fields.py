@@ -10,9 +10,8 @@ REQUEST: list[tuple[str, str]] = [
     ("ended_step", "i8"),  # serial of the step that ended it
     ("late_tokens", "i8"),  # 1: it decodes once more behind its last token
     ("credit", "i8"),  # of a context in the batch: cached tokens taken off what its start counts for
-    # With drafts (see ``trtllm.drafts``): of those of the step before its newest one, how many are rejected.
-    ("rejected_before", "i4"),
     ("counted_tokens", "i8"),  # what its share counts for in the step's budget
+    ("rejected_before", "i4"),  # drafts that the step before its newest one rejects; see ``rejected``
 ]
 
 #: State of a worker.
@@ -29,8 +28,8 @@ WORKER: list[tuple[str, str]] = [
     ("unequal_steps", "i8"),
     ("batching_steps", "i8"),
     ("active_tokens", "i8"),  # prompt tokens of the rank's requests
-    ("told_step", "i8"),  # with drafts: newest step launched when results were last taken in
     ("skips_pass", "i4"),  # 1: no rank runs in this pass
+    ("responded_step", "i8"),  # with drafts: newest step launched when results were last taken in
 ]
 
 #: Settings of a pool.

@@ -1,4 +1,4 @@
-"""TensorRT-LLM with drafted tokens: the step rule of ``trtllm.entry``, each step formed by itself; see ``step``."""
+"""TensorRT-LLM with drafted tokens: the step rule of ``trtllm.entry``, step by step; see ``verifying``."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.trtllm import entry as plain
 from hisearch.kernels.trtllm import memory, shares
-from hisearch.kernels.trtllm.drafts import step
+from hisearch.kernels.trtllm.drafts import verifying
 
 
 @kernel
 def form(sim, w, now):
     """Form the next batch at ``now``, launch it and set the worker's next event."""
     log.forget_lost(sim)
-    step.choose(sim, w)
+    verifying.choose(sim, w)
     shares.hold_back(sim, w)
-    step.start(sim, w, now)
+    verifying.start(sim, w, now)
     plain.note_peak(sim, w)
     if sim.workers[w].batch_size == 0:
         device.await_next(sim, w, now, False)
@@ -34,7 +34,7 @@ def _log(sim, w):
         r = sim.batch[w, k]
         request = sim.requests[r]
         decodes = request.part == la.LATE_DECODE
-        log.entry(sim, r, step.known_computed(sim, w, r) if decodes else request.computed, request.chunk)
+        log.entry(sim, r, verifying.known_computed(sim, w, r) if decodes else request.computed, request.chunk)
 
 
 @kernel
@@ -62,7 +62,7 @@ def _launch(sim, w, now):
         decodes = sim.requests[batch[k]].part == la.LATE_DECODE
         launch.chunks += not decodes
         sim.prompts[row, k] = batch[k]
-        made = step.account(sim, w, batch[k], end_s)
+        made = verifying.account(sim, w, batch[k], end_s)
         if sim.config.log:
             log.output(sim, k, made, decodes)
     device.await_next(sim, w, now, True)
@@ -74,7 +74,7 @@ def complete(sim, w, now):
     worker = sim.workers[w]
     serial = worker.launched - worker.outstanding + 1
     device.retire(sim, w)
-    worker.told_step = worker.launched
+    worker.responded_step = worker.launched
     row = 2 * w + serial % 2
     launch = sim.launches[row]
     worker.endings_new = -1
@@ -83,9 +83,9 @@ def complete(sim, w, now):
         request = sim.requests[r]
         if request.outcome == la.IN_FLIGHT and request.state == la.VERIFYING and drafts.ends_with(sim, r, serial):
             ordered.add_ending(sim, w, r)
-    step.end_requests(sim, w, worker.endings_new, now)
+    verifying.end_requests(sim, w, worker.endings_new, now)
     for k in range(launch.chunks, launch.entries):
-        step.give_back_rejected(sim, w, sim.prompts[row, k], serial)
+        verifying.give_back_rejected(sim, w, sim.prompts[row, k], serial)
     plain.store_chunks(sim, w)
 
 

@@ -25,9 +25,8 @@ from hisearch.kernels.cache import queue
 from hisearch.kernels.engine import drafts, gaps
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists, thinking
-from hisearch.kernels.trtllm import batch, memory, shares
+from hisearch.kernels.trtllm import batch, memory, shares, step
 from hisearch.kernels.trtllm import entry as plain
-from hisearch.kernels.trtllm import step as plain_step
 
 
 @kernel
@@ -44,13 +43,13 @@ def _choose_decodes(sim, w):
     """Mark the decodes of the next step; ``WORKER.late`` is set by their tokens. Returns the order where they end."""
     worker = sim.workers[w]
     tokens = 0
-    end = plain_step.NO_END
+    end = step.NO_END
     r = worker.running_head
     while r >= 0:
         request = sim.requests[r]
         if _decodes_on(sim, w, r):
             counted = 1
-            if request.ended_step <= worker.told_step:
+            if request.ended_step <= worker.responded_step:
                 counted += sim.config.draft_tokens
             if tokens + counted > sim.config.chunk_tokens:
                 end = request.order
@@ -82,14 +81,14 @@ def choose(sim, w):
     worker.batch_size = 0
     worker.full = 0
     worker.paused = 0
-    plain_step.note_pages_in_progress(sim, w)
+    step.note_pages_in_progress(sim, w)
     end = _choose_decodes(sim, w)
     if sim.config.capacity_policy == la.STATIC_BATCH and worker.decoding > 0:
         worker.full = 1
         return
-    plain_step.fill(sim, w, plain_step.unreserved_pages(sim, w))
+    step.fill(sim, w, step.unreserved_pages(sim, w))
     if worker.batch_size == 0 and worker.decoding == 0:
-        plain_step.go_on(sim, w)
+        step.go_on(sim, w)
     _leave_behind(sim, w, end)
     if sim.config.chunking_policy == la.EQUAL_PROGRESS:
         shares.share_equally(sim, w)
