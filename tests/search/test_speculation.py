@@ -118,10 +118,13 @@ def test_the_sentence_of_a_recommendation_names_drafts() -> None:
 
 def test_other_engines_draft_where_they_can() -> None:
     assert on_engine(deployment(ONE_TOKEN), "sglang").pool.engine.speculation == ONE_TOKEN
-    assert on_engine(deployment(ONE_TOKEN), "trtllm", page_tokens=32).pool.engine.speculation is None
+    assert on_engine(deployment(ONE_TOKEN), "trtllm", page_tokens=32).pool.engine.speculation == ONE_TOKEN
+    eagle = SpeculationSpec(method="eagle", draft_tokens=1, acceptance=[0.8])
+    assert on_engine(deployment(eagle), "trtllm", page_tokens=32).pool.engine.speculation is None
     by_sglang = on_engine(deployment(NGRAM), "sglang")
     assert by_sglang.pool.engine.overlap
     assert not on_engine(by_sglang, "vllm").pool.engine.overlap
+    assert not on_engine(by_sglang, "trtllm", page_tokens=32).pool.engine.overlap
 
 
 def test_drafts_say_whose_they_are() -> None:
@@ -251,3 +254,26 @@ def test_a_plan_says_what_drafts_yield(simulation: Simulation) -> None:
     assert by_ngram.speculation is not None
     assert (by_ngram.speculation.lookahead_tokens, by_ngram.speculation.reads_next_token) == (0, False)
     assert by_ngram.speculation.share == 0.0
+
+
+def test_tensorrt_llms_drafter_keeps_tokens_behind_the_prompt_by_its_release(simulation: Simulation) -> None:
+    def kept(version: str, **drafts: Any) -> int:
+        speculation = SpeculationSpec(draft_tokens=3, acceptance=[0.8, 0.7, 0.6], **drafts)
+        engine = EngineSpec(name="trtllm", version=version, speculation=speculation, chunk_tokens=8192)
+        plan = simulation.plan(PoolSpec(accelerator="h200", engine=engine)).speculation
+        assert plan is not None
+        assert not plan.reads_next_token
+        return plan.lookahead_tokens
+
+    for version, mtp in (("1.1.0", 0), ("", 2)):
+        assert kept(version, method="mtp") == mtp
+        assert kept(version, method="eagle3") == 2
+
+
+def test_tensorrt_llm_drafts_in_unified_workers_that_pause_nobody() -> None:
+    problem = drafting_problem(None, ONE_TOKEN)
+    update = {"capacity_policies": ["guaranteed_no_evict", "max_utilization"], "engines": ["trtllm"]}
+    execution = problem.space.execution.model_copy(update=update)
+    wider = replace(problem, space=problem.space.model_copy(update={"execution": execution}))
+    tried = {(pool.engine.capacity_policy, drafts_in(pool)) for pools, _ in groups(wider) for pool in pools}
+    assert tried == {("guaranteed_no_evict", 0), ("guaranteed_no_evict", 1), ("max_utilization", 0)}
