@@ -160,6 +160,9 @@ class TrtllmWorker:
         self._store_contexts(done.contexts)
         return [live.request for live in finished]
 
+    def respond(self) -> None:
+        """Results of a step have been taken in, of this engine or of others that step with it."""
+
     def _store_contexts(self, contexts: list[LiveRequest]) -> None:
         """After each chunk; all but the last token known."""
         for live in contexts:

@@ -185,8 +185,7 @@ class DraftsWorker(TrtllmWorker):
             self.first_token_s.setdefault(live.request.id, end_s)
             self.token_s[live.request.id] += [end_s] * tokens
         finished = [live for live in self.active if live.generated == live.request.output_tokens]
-        # Responses tell the scheduler the drafts of all active requests, of the newest step's contexts too.
-        self._told.update(live for live in self.active if live.started and not live.is_context)
+        self.respond()
         for live in finished:
             self._release(live, live.known - 1)
             del self.kv_tokens[live]
@@ -197,6 +196,10 @@ class DraftsWorker(TrtllmWorker):
                 self._rewind(live, self.config.step_tokens - done.made[live])
         self._store_contexts(done.contexts)
         return [live.request for live in finished]
+
+    def respond(self) -> None:
+        """Responses tell the scheduler the drafts of all active requests, of the newest step's contexts too."""
+        self._told.update(live for live in self.active if live.started and not live.is_context)
 
     def _rewind(self, live: LiveRequest, tokens: int) -> None:
         """Blocks of rejected drafts alone go to the front of the free queue."""

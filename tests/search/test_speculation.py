@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hisearch.latency.costs import HostFloor
 from hisearch.latency.step_cost import decode_step_seconds
 from hisearch.report.words.templating import text
 from hisearch.search.evaluate.simulation import Simulation
@@ -29,6 +30,7 @@ from hisearch.search.refine.local_search import changed
 from hisearch.search.select.speculation import brief_speculation, describe_speculation, drafts_of
 from hisearch.search.stages.execution import group_count, groups, search_execution
 from hisearch.simulate.draft_use import notes, paying_batch
+from hisearch.simulate.plans.speculation_plan import plan_speculation, with_drafts
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.speculation import SpeculationSpec
@@ -36,6 +38,7 @@ from hisearch.specs.deployments.tiers import MovementSpec, TierSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
+from tests.kernels.systems import LAW, compiled_costs
 from tests.search.fakes import make_problem, make_trial
 
 CATALOGUE = Catalogue()
@@ -268,6 +271,18 @@ def test_tensorrt_llms_drafter_keeps_tokens_behind_the_prompt_by_its_release(sim
     for version, mtp in (("1.1.0", 0), ("", 2)):
         assert kept(version, method="mtp") == mtp
         assert kept(version, method="eagle3") == 2
+
+
+@pytest.mark.parametrize(("engine", "held"), [("vllm", 64), ("trtllm", 3 * 64)])
+def test_tensorrt_llms_graphs_are_for_so_many_decodes_with_their_drafts(engine: Any, held: int) -> None:
+    model = CATALOGUE.get("Model", "qwen3-32b").spec
+    costs = compiled_costs(LAW._replace(floor=HostFloor(eager_s=1.0, graph_tokens=64)))
+    for speculation in (NGRAM, SpeculationSpec(method="eagle3", draft_tokens=2, acceptance=[0.8, 0.7])):
+        drafts = plan_speculation(EngineSpec(name=engine, speculation=speculation), model)
+        floor = with_drafts(costs, drafts).seconds.floor
+        assert floor is not None
+        assert floor.graph_tokens == held
+    assert with_drafts(costs, None) is costs
 
 
 def test_tensorrt_llm_drafts_in_unified_workers_that_pause_nobody() -> None:

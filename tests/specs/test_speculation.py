@@ -131,8 +131,6 @@ def test_settings_that_are_refused(settings: dict[str, Any], problem: str) -> No
             {},
             "engine.chunk_tokens: 2 is no step: a decode computes 3 tokens",
         ),
-        (TRTLLM, {"role": "decode"}, "drafted tokens are not simulated in decode workers of TensorRT-LLM"),
-        (TRTLLM, {"attention_data_parallel": 2}, "not simulated with attention_data_parallel 2 of TensorRT-LLM"),
         (TRTLLM, {"pipeline_parallel": 2}, "drafted tokens are not simulated with pipeline_parallel 2"),
         (TRTLLM, {"tiers": [{"medium": "ddr5", "gib": 64}]}, "are not simulated with cache tiers of unified workers"),
         (SGLANG | {"version": "0.5.9"}, {}, r"engine.version: .* by the rules of SGLang 0\.5\.23, not of 0\.5\.9"),
@@ -215,11 +213,11 @@ def disaggregated(prefill: dict[str, Any] | None, decode: dict[str, Any] | None,
 MTP, NGRAM = {"method": "mtp", "draft_tokens": 1}, {"method": "ngram", "draft_tokens": 2, "acceptance": [0.5, 0.5]}
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_both_sides_of_a_transfer_have_the_same_head(engine: str) -> None:
     """The KV that a head drafts from comes with the model's; n-grams come from the text."""
     for prefill, decode in ((MTP, MTP), (MTP, MTP | {"draft_tokens": 3}), (None, NGRAM), (NGRAM, NGRAM)):
         assert disaggregated(prefill, decode, engine).pools[1].engine.speculation is not None
-    for prefill, decode in ((None, MTP), (MTP, None), (NGRAM, MTP), (MTP, MTP | {"method": "eagle"})):
+    for prefill, decode in ((None, MTP), (MTP, None), (NGRAM, MTP), (MTP, MTP | {"method": "eagle3"})):
         with pytest.raises(ValidationError, match=r"pools.1.engine.speculation: pool prefill drafts otherwise"):
             disaggregated(prefill, decode, engine)

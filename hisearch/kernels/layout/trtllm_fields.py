@@ -18,7 +18,10 @@ REQUEST: list[tuple[str, str]] = [
 WORKER: list[tuple[str, str]] = [
     ("allocated_pages", "i8"),  # see ``trtllm.memory``
     ("promised_pages", "i8"),
-    ("late", "i8"),  # decodes of the step behind a last token; with drafts, its tokens but one of each decode
+    # In the step being formed: requests that decode once more behind their last token; with drafts, less those that do
+    # not decode. Drafts that count in its budget.
+    ("late", "i8"),
+    ("drafted_tokens", "i8"),
     ("paused", "i4"),  # 1: the pass paused a request
     ("waited_steps", "i8"),  # steps for which contexts were held back to form a larger batch
     # Attention groups, see ``trtllm.ranks``. Leader: requests not dealt yet; steps for which contexts were held back.

@@ -71,7 +71,7 @@ def free_pages(sim, w):
 def budget_of(sim, w):
     """Tokens that the decodes leave to contexts."""
     worker = sim.workers[w]
-    return sim.config.chunk_tokens - worker.decoding - worker.late
+    return sim.config.chunk_tokens - worker.decoding - worker.late - worker.drafted_tokens
 
 
 @kernel

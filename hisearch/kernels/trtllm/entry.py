@@ -20,6 +20,8 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, lists, thinking
 from hisearch.kernels.trtllm import host, memory, ranks, shares, step
 
+_choose_together = ranks.chosen_together(step.choose)
+
 
 @kernel
 def form(sim, w, now):
@@ -308,7 +310,7 @@ def engine_entry(sim, op, w, r, now):
         receive(sim, w, r, now)
     elif op == Op.CHOOSE_TOGETHER:
         log.forget_lost(sim)
-        ranks.choose_together(sim, w)
+        _choose_together(sim, w)
     elif op == Op.LAUNCH_LOCKSTEP:
         _launch(sim, w, now)
     elif op == Op.NEVER_FITS:

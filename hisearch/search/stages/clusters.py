@@ -53,7 +53,7 @@ from hisearch.search.stages.execution import (
 from hisearch.search.stages.execution_report import ExecutionReport, Refusals, Shortfall
 from hisearch.specs.deployments.cluster import RoleName
 from hisearch.specs.deployments.deployment import PoolSpec
-from hisearch.specs.deployments.speculation import drafts_by_role, head_of
+from hisearch.specs.deployments.speculation import head_of
 from hisearch.specs.studies.pool_space import SideSpace
 
 #: Workers of one side, per engine and KV format, to pair with those of the other.
@@ -130,12 +130,7 @@ def _side(
     for pools, contradicting in groups(role_question):
         combinations += len(pools) + contradicting
         refusals.count("engine limits contradict", contradicting)
-        named = [
-            pool.model_copy(update={"name": role, "role": role})
-            for pool in pools
-            if pool.engine.speculation is None or drafts_by_role(pool.engine.name)
-        ]
-        refusals.count("drafts are not simulated in such a role", len(pools) - len(named))
+        named = [pool.model_copy(update={"name": role, "role": role}) for pool in pools]
         sized += size_group(role_question, named, refusals, size)
         advanced(len(pools) + contradicting)
     return sized, combinations

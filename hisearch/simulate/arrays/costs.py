@@ -69,8 +69,10 @@ def lockstep_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
     if plan.scheduler_kind != "lockstep" or lockstep is None:
         return {"shared_s": np.zeros(2), "lockstep_pad": np.zeros(0, np.int64), "by_kind_s": np.zeros((3, 0))}
     graphs = np.array(lockstep.graph_batches, np.int64)
-    sizes = np.arange(graphs[-1] + 1) if len(graphs) else np.zeros(0, np.int64)
-    padded = graphs[np.searchsorted(graphs, sizes)] if len(graphs) else sizes
+    drafts = plan.speculation
+    each = 1 if drafts is None or not drafts.graphs_by_request else 1 + drafts.draft_tokens
+    sizes = np.arange(each * graphs[-1] + 1) if len(graphs) else np.zeros(0, np.int64)
+    padded = each * graphs[np.searchsorted(graphs, -(-sizes // each))] if len(graphs) else sizes
     by_kind_s = np.zeros((3, 0)) if lockstep.by_kind_s is None else lockstep.by_kind_s
     return {
         "shared_s": np.ascontiguousarray(lockstep.shared_s),

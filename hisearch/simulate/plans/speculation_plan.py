@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hisearch.latency.costs import CompiledCosts, DraftCosts
+from hisearch.latency.host import ANY_TOKENS
 from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.specs.deployments.speculation import HEADS, SpeculationSpec, acceptance_note
@@ -24,6 +25,7 @@ class SpeculationPlan(NamedTuple):
     seed: of the draws.
     share: layers that a draft passes through over those of the model; 0: drafts cost nothing on the device.
     note: what the acceptance rests on; "" where nobody asks.
+    graphs_by_request: whether CUDA graphs are for so many decodes, each with its drafts, not for so many tokens.
     """
 
     draft_tokens: int
@@ -33,6 +35,7 @@ class SpeculationPlan(NamedTuple):
     seed: int = 0
     share: float = 0.0
     note: str = ""
+    graphs_by_request: bool = False
 
     @property
     def tokens_per_step(self) -> float:
@@ -61,6 +64,8 @@ def plan_speculation(engine: EngineSpec, model: ModelSpec) -> SpeculationPlan | 
         speculation.seed,
         layers / model.layers,
         acceptance_note(speculation, model),
+        # ``pyexecutor/cuda_graph_runner.py``: its keys are batch sizes.
+        graphs_by_request=engine.name == "trtllm",
     )
 
 
@@ -79,7 +84,13 @@ def _lookahead_tokens(engine: EngineSpec, speculation: SpeculationSpec) -> int:
 
 def with_drafts(costs: CompiledCosts, speculation: SpeculationPlan | None) -> CompiledCosts:
     """A worker's costs with those of its drafter, in seconds and joules."""
-    if speculation is None or speculation.share == 0:
+    if speculation is None:
+        return costs
+    floor = costs.seconds.floor
+    if speculation.graphs_by_request and floor is not None:
+        floor = floor._replace(graph_tokens=min(floor.graph_tokens * (1 + speculation.draft_tokens), ANY_TOKENS))
+        costs = replace(costs, seconds=costs.seconds._replace(floor=floor))
+    if speculation.share == 0:
         return costs
     draft = DraftCosts(speculation.draft_tokens, speculation.share)
     return replace(costs, seconds=costs.seconds._replace(draft=draft), joules=costs.joules._replace(draft=draft))

@@ -154,11 +154,6 @@ def drafts_of_engine(engine: EngineName, version: str, speculation: SpeculationS
     return speculation.method in METHODS[engine] and (engine != "sglang" or simulates_drafts(version))
 
 
-def drafts_by_role(engine: EngineName) -> bool:
-    """Whether drafted tokens are simulated in an engine's prefill and decode workers."""
-    return engine != "trtllm"
-
-
 def check_speculation(
     engine: DraftingEngine,
     *,
@@ -207,13 +202,9 @@ def check_speculation(
         if engine.chunk_tokens <= speculation.draft_tokens:
             message = f"{engine.chunk_tokens} is no step: a decode computes {1 + speculation.draft_tokens} tokens"
             raise KeyedError(("engine", "chunk_tokens"), message)
-        if engine.capacity_policy == "max_utilization":
+        if engine.capacity_policy == "max_utilization" and unified:
             message = "drafted tokens are not simulated with max_utilization; take guaranteed_no_evict or static_batch"
             raise KeyedError(("engine", "capacity_policy"), message)
-        refused |= {
-            f"in {role} workers of TensorRT-LLM": not (unified or drafts_by_role(engine.name)),
-            f"with attention_data_parallel {attention_data} of TensorRT-LLM": attention_data > 1,
-        }
     for where, is_refused in refused.items():
         if is_refused:
             raise KeyedError(key, f"drafted tokens are not simulated {where}")

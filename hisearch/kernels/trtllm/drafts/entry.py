@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue
-from hisearch.kernels.engine import device, drafts, log, ordered
+from hisearch.kernels.engine import device, drafts, log, ordered, schedulers
 from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.trtllm import entry as plain
-from hisearch.kernels.trtllm import memory, shares
+from hisearch.kernels.trtllm import memory, ranks, shares
 from hisearch.kernels.trtllm.drafts import verifying
+
+_choose_together = ranks.chosen_together(verifying.choose)
 
 
 @kernel
 def form(sim, w, now):
     """Form the next batch at ``now``, launch it and set the worker's next event."""
-    log.forget_lost(sim)
-    verifying.choose(sim, w)
-    shares.hold_back(sim, w)
+    worker = sim.workers[w]
+    in_lockstep = sim.config.scheduler_kind == la.LOCKSTEP
+    if in_lockstep and worker.skips_pass:
+        return
+    if not in_lockstep:
+        log.forget_lost(sim)
+        verifying.choose(sim, w)
+        shares.hold_back(sim, w)
     verifying.start(sim, w, now)
     plain.note_peak(sim, w)
-    if sim.workers[w].batch_size == 0:
+    if worker.batch_size == 0:
         device.await_next(sim, w, now, False)
+    elif in_lockstep:
+        schedulers.hold_back(sim, w, sim.batch[w], worker.batch_size, 0, 0, 0, 0)
     else:
         _launch(sim, w, now)
 
@@ -74,7 +83,10 @@ def complete(sim, w, now):
     worker = sim.workers[w]
     serial = worker.launched - worker.outstanding + 1
     device.retire(sim, w)
-    worker.responded_step = worker.launched
+    # All DP ranks answer their requests then.
+    first = schedulers.leader(sim, w)
+    for rank in range(first, first + sim.config.schedulers):
+        sim.workers[rank].responded_step = sim.workers[rank].launched
     row = 2 * w + serial % 2
     launch = sim.launches[row]
     worker.endings_new = -1
@@ -97,8 +109,14 @@ def engine_entry(sim, op, w, r, now):
         complete(sim, w, now)
     elif op == Op.RECEIVE:
         plain.receive(sim, w, r, now)
+    elif op == Op.CHOOSE_TOGETHER:
+        log.forget_lost(sim)
+        _choose_together(sim, w)
+    elif op == Op.LAUNCH_LOCKSTEP:
+        _launch(sim, w, now)
     elif op == Op.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
     elif op == Op.RESET:
         queue.reset(sim, w, sim.config.capacity_pages)
+        ranks.reset(sim, w)
     return 0

@@ -40,9 +40,10 @@ def _decodes_on(sim, w, r):
 
 @kernel
 def _choose_decodes(sim, w):
-    """Mark the decodes of the next step; ``WORKER.late`` is set by their tokens. Returns the order where they end."""
+    """Mark the decodes of the next step, and note what they count for. Returns the order where they end."""
     worker = sim.workers[w]
     tokens = 0
+    decodes = 0
     end = step.NO_END
     r = worker.running_head
     while r >= 0:
@@ -55,9 +56,11 @@ def _choose_decodes(sim, w):
                 end = request.order
                 break
             tokens += counted
+            decodes += 1
             request.mark = worker.launched + 1
         r = request.next
-    worker.late = tokens - worker.decoding
+    worker.late = decodes - worker.decoding
+    worker.drafted_tokens = tokens - decodes
     return end
 
 
