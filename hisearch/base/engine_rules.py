@@ -254,6 +254,14 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "All cached ones do.",
             "batch_manager/kvCacheManager.cpp: getNeededBlocksOneStep; pull request 15066",
         ),
+        Rule(
+            "extends_mtp",
+            "1.3.0rc27",
+            "With EAGLE-3 a prompt takes KV for as many tokens behind it as are drafted, less one; with MTP for none.",
+            "With MTP it does too. (In some release after 1.2.)",
+            "_torch.speculative.utils.get_num_extra_kv_tokens",
+            in_kernels=False,
+        ),
     ),
 }
 

@@ -18,8 +18,9 @@ from typing import Any, Protocol
 
 from hisearch.latency.costs import CompiledCosts, DraftCosts, StepCosts
 from hisearch.latency.device_memory.draft_head import DRAFT_VOCABULARY, FFN_WIDTHS, head_dtype
+from hisearch.latency.host import ANY_TOKENS
 from hisearch.specs.base import DType
-from hisearch.specs.deployments.speculation import SpeculationSpec
+from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.models.acceptance import DraftMethodName
 from hisearch.specs.models.draft_head import DraftHeadSpec
 from hisearch.specs.models.model import ModelSpec
@@ -61,18 +62,27 @@ def head_model(model: ModelSpec, method: DraftMethodName, layers: int = 1) -> Dr
 
 
 def with_drafter(
-    costs: CompiledCosts, model: ModelSpec, weight_dtype: DType, speculation: SpeculationSpec, price: Price
+    costs: CompiledCosts, model: ModelSpec, weight_dtype: DType, engine: EngineSpec, price: Price
 ) -> CompiledCosts:
     """``costs`` of ``model`` with those of a head that drafts, in seconds and joules.
+
+    TensorRT-LLM's CUDA graphs are for so many decodes, each with its drafts, not for so many tokens
+    (``pyexecutor/cuda_graph_runner.py``).
 
     Args:
         costs: of the model's own steps.
         model: whose tokens are drafted.
         weight_dtype: format of its weights.
-        speculation: how they are drafted.
+        engine: which drafts, or does not.
         price: prices a head on the same worker.
     """
-    drafted, layers, method = speculation.draft_tokens, speculation.pass_layers, speculation.method
+    if engine.speculation is None:
+        return costs
+    drafted, layers, method = engine.speculation.draft_tokens, engine.speculation.pass_layers, engine.speculation.method
+    floor = costs.seconds.floor
+    if engine.name == "trtllm" and floor is not None:
+        floor = floor._replace(graph_tokens=min(floor.graph_tokens * (1 + drafted), ANY_TOKENS))
+        costs = replace(costs, seconds=costs.seconds._replace(floor=floor))
     if not layers:
         return costs
     share, warnings, head = layers / model.layers, costs.warnings, None

@@ -12,6 +12,7 @@ from hisearch.export.engines.alternative import other_engine
 from hisearch.export.engines.flags import TABLES, engine_flags, router_flags
 from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.export.engines.releases import READ, SGLANG_EVICTIONS
+from hisearch.export.engines.trtllm_options import llm_api_options
 from hisearch.export.engines.weights import needs_checkpoint
 from hisearch.export.servers.placement import place
 from hisearch.export.servers.roles import server_options_text
@@ -181,6 +182,30 @@ def test_drafted_tokens_of_sglang(launch: Any, speculation: dict[str, Any] | Non
         if flag.startswith("--speculative-")
     }
     assert written == flags
+
+
+@pytest.mark.parametrize(
+    ("speculation", "section"),
+    [
+        (None, None),
+        ({"method": "mtp", "draft_tokens": 3}, {"decoding_type": "MTP", "num_nextn_predict_layers": 3}),
+        (
+            {"method": "eagle3", "draft_tokens": 2, "draft_weights": "acme/head"},
+            {"decoding_type": "Eagle", "max_draft_len": 2, "speculative_model_dir": "acme/head"},
+        ),
+        (
+            {"method": "ngram", "draft_tokens": 4},
+            {"decoding_type": "NGram", "max_draft_len": 4, "max_matching_ngram_size": 2},
+        ),
+    ],
+)
+def test_drafted_tokens_of_trtllm(
+    launch: Any, speculation: dict[str, Any] | None, section: dict[str, Any] | None
+) -> None:
+    options = llm_api_options(launch(engine={"name": "trtllm", "speculation": speculation}))
+    assert options.get("speculative_config") == section
+    by_ngram = speculation is not None and speculation["method"] == "ngram"
+    assert options["disable_overlap_scheduler"] is by_ngram
 
 
 def test_n_grams_overlap_under_sglang_alone(launch: Any) -> None:

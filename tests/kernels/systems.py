@@ -20,6 +20,7 @@ from hisearch.latency.knots import knots_up_to
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
+from hisearch.simulate.plans.speculation_plan import SpeculationPlan, with_drafts
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec, EvictionName
@@ -39,6 +40,7 @@ from tests.reference.restatement.splitmix import SplitMix64
 from tests.reference.restatement.transfers import CopyLaw
 from tests.reference.router import RouterConfig
 from tests.reference.trtllm import TrtllmWorker
+from tests.reference.trtllm_drafts import DraftsConfig, DraftsWorker
 from tests.reference.trtllm_state import AT_ONCE, TrtllmConfig
 from tests.reference.vllm_offload_chunks_store import ChunkStore
 from tests.reference.vllm_offload_store import OffloadConfig
@@ -181,6 +183,7 @@ class System:
     sharing: int = 1
     pooled: bool = False
     compile_s: float = 0.0
+    drafts: SpeculationPlan | None = None
     trace: CompiledTrace = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -188,8 +191,9 @@ class System:
 
     @property
     def costs(self) -> CompiledCosts:
-        """Linear costs, or rugged ones by seed."""
-        return compiled_costs(rugged_costs(self.seed)) if self.rugged else compiled_costs()
+        """Linear costs, or rugged ones by seed; with those of the drafter."""
+        costs = compiled_costs(rugged_costs(self.seed)) if self.rugged else compiled_costs()
+        return with_drafts(costs, self.drafts)
 
     @property
     def plan(self) -> WorkerPlan:
@@ -197,6 +201,8 @@ class System:
         write, read = (HOST_LAW, HOST_LAW) if self.host_laws is None else map(transfer_law, self.host_laws)
         bare = plan(self.engine, self.capacity_tokens, self.host_tokens, self.costs, read, write, self.ignore_eos)
         bare = replace(bare, compile_s=self.compile_s)
+        if self.drafts is not None:
+            return replace(bare, speculation=self.drafts)
         if self.lmcache is not None:
             return with_lmcache(bare, self.lmcache)
         return bare if self.offload is None else offloading(bare, self.offload, self.sharing)
@@ -216,6 +222,21 @@ class System:
         stores = self._reference_stores()
         made = (self._reference_worker(streams.next(), store) for store in stores)
         return Cluster(self.trace.arrays, lambda: next(made), self.workers, router, pooled=self.pooled).run()
+
+    def _drafting_trtllm(self, config: TrtllmConfig, drafts: SpeculationPlan) -> DraftsWorker:
+        seconds = self.costs.seconds
+
+        def cost(chunks: Any, decodes: Any, sampling: int, drafted: int) -> float:
+            return step_seconds(seconds, chunks, decodes, sampling, drafted)
+
+        settings = DraftsConfig(
+            **vars(config),
+            draft_tokens=drafts.draft_tokens,
+            extra_kv_tokens=drafts.lookahead_tokens,
+            accepted=drafts.accepted,
+            draft_seed=drafts.seed,
+        )
+        return DraftsWorker(settings, cost, {row: row for row in range(len(self.trace))})
 
     def _reference_stores(self) -> list[Any]:
         """Each worker's host memory."""
@@ -253,12 +274,31 @@ class System:
                 return _DeclaredLmcache(config, self.lmcache, cost, store)
             return _DeclaredVllm(config, cost)
         if self.engine.name == "trtllm":
-            return TrtllmWorker(
-                trtllm_config(self.engine, self.capacity_tokens, self.host_tokens, self.host_laws), cost
-            )
+            config = trtllm_config(self.engine, self.capacity_tokens, self.host_tokens, self.host_laws)
+            return TrtllmWorker(config, cost) if self.drafts is None else self._drafting_trtllm(config, self.drafts)
         return sglang.SglangWorker(
             sglang_config(self.engine, self.capacity_tokens, ignore_eos=self.ignore_eos, seed=stream), cost
         )
+
+
+def trtllm_drafts_systems() -> st.SearchStrategy[System]:
+    """Deployments of TensorRT-LLM with drafted tokens, whose scheduler pauses nobody."""
+
+    def drafting(system: System, counts: tuple[int, int], share: float, chance: float) -> System:
+        engine = system.engine
+        policy = "guaranteed_no_evict" if engine.capacity_policy == "max_utilization" else engine.capacity_policy
+        drafted = min(counts[0], engine.chunk_tokens - 1)
+        accepted = tuple(chance ** (place + 1) for place in range(drafted))
+        drafts = SpeculationPlan(drafted, min(counts[1], drafted - 1), False, accepted, system.seed, share)
+        return replace(system, engine=engine.model_copy(update={"capacity_policy": policy}), drafts=drafts)
+
+    return st.builds(
+        drafting,
+        systems(trtllm_engines(), repeats=True),
+        st.sampled_from([(1, 0), (2, 0), (2, 1), (3, 0), (3, 2), (7, 6), (16, 0)]),
+        st.sampled_from([0.0, 0.02, 0.3]),
+        st.sampled_from([0.0, 0.5, 0.8, 1.0]),
+    )
 
 
 def settled(system: System, **options: Any) -> Result:

@@ -15,7 +15,7 @@ from hisearch.base.policies import ROUTERS
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Result
 from hisearch.simulate.arrays import offload as offload_arrays
-from hisearch.simulate.engine import EngineStuck
+from hisearch.simulate.engine import EngineOutOfMemory, EngineStuck
 from hisearch.specs.deployments.deployment import EngineSpec
 from tests.kernels.systems import (
     ENGINES,
@@ -30,6 +30,7 @@ from tests.kernels.systems import (
     router_with,
     sglang_engines,
     systems,
+    trtllm_drafts_systems,
     trtllm_engines,
     trtllm_host_systems,
     vllm_engines,
@@ -38,6 +39,7 @@ from tests.reference import lmcache
 from tests.reference.cluster import ClusterOutcome
 from tests.reference.random_traces import TraceShape
 from tests.reference.restatement.recording import step_seconds as batch_seconds
+from tests.reference.restatement.sglang_cache import OutOfMemoryError
 from tests.reference.restatement.transfers import CopyLaw
 from tests.reference.restatement.vllm import StuckError
 from tests.reference.vllm_offload_store import OffloadConfig
@@ -91,6 +93,8 @@ def _simulated_worker_rows(result: Result) -> list[tuple[int, ...]]:
 
 def _joules(system: System, outcome: ClusterOutcome) -> list[float]:
     """Energy by the same law as the seconds', step by step."""
+    if system.drafts is not None:
+        return [sum(step_seconds(system.costs.joules, *step) for step in engine.priced) for engine in outcome.engines]
 
     def cost(chunks: Any, decodes: Any, sampling: int) -> float:
         return step_seconds(system.costs.joules, chunks, [context + 1 for context in decodes], sampling)
@@ -119,8 +123,8 @@ def _assert_same_steps(result: Result, outcome: ClusterOutcome) -> None:
 def _assert_equal(system: System) -> Result:
     try:
         outcome = system.reference()
-    except StuckError:
-        with pytest.raises(EngineStuck):
+    except (StuckError, OutOfMemoryError) as error:
+        with pytest.raises(EngineStuck if isinstance(error, StuckError) else EngineOutOfMemory):
             system.simulate()
         assume(False)
     result = system.simulate(log=True)
@@ -186,6 +190,12 @@ def test_sglang_comes_to_a_halt_where_a_request_can_never_be_admitted() -> None:
 @examples(200)
 @given(system=systems(trtllm_engines(), repeats=True))
 def test_trtllm_equals_its_reference(system: System) -> None:
+    _assert_equal(system)
+
+
+@examples(300)
+@given(system=trtllm_drafts_systems())
+def test_trtllm_with_drafts_equals_its_reference(system: System) -> None:
     _assert_equal(system)
 
 

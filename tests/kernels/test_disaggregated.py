@@ -151,11 +151,11 @@ def test_decode_workers_that_take_memory_first_equal_the_slow_restatement(
     _compare(engine, 8 * pages, _drafts(count, headed=True), transfer, seed, pace)
 
 
-@pytest.mark.parametrize("name", ["vllm", "sglang"])
+@pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm"])
 @pytest.mark.parametrize("groups", [1, 3])
 def test_drafts_that_are_never_accepted_change_no_time_where_tokens_cost_nothing(name: Any, groups: int) -> None:
     """Attention groups of decode workers too: every step makes one token of a request, as without drafts."""
-    page = {"vllm": 8, "sglang": 1}[name]
+    page = {"vllm": 8, "sglang": 1, "trtllm": 8}[name]
     engine = EngineSpec(name=name, max_running_requests=64, page_tokens=page, prefix_caching=False)
     law = law_costs(0.005, 0.0, 0.0)
     costs = replace(compiled_costs(law), lockstep=LockstepCosts(law.token_s, np.zeros(2), ()))
@@ -175,10 +175,10 @@ def test_drafts_that_are_never_accepted_change_no_time_where_tokens_cost_nothing
     np.testing.assert_allclose(drafted.finish_s, plain.finish_s, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["vllm", "sglang"])
+@pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm"])
 def test_prefill_workers_with_tiers_draft_for_the_price_alone(name: Any) -> None:
     """Their steps cost a head's share more; hits in host memory are those without drafts."""
-    engine = EngineSpec(name=name, max_running_requests=8, page_tokens={"vllm": 8, "sglang": 1}[name])
+    engine = EngineSpec(name=name, max_running_requests=8, page_tokens={"vllm": 8, "sglang": 1, "trtllm": 8}[name])
     arrays = random_trace(11, replace(SHAPE, requests=120, rate_rps=10.0, repeat=0.5, prompt_tokens=120))
     results = []
     for drafts in (None, SpeculationPlan(1, 1, True, (0.6,))):

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from hisearch.kernels.layout import sim as la
 from tests.kernels.invariants import run_until
-from tests.kernels.systems import System, crowded, examples, systems, trtllm_engines, trtllm_host_systems
+from tests.kernels.systems import (
+    System,
+    crowded,
+    examples,
+    systems,
+    trtllm_drafts_systems,
+    trtllm_engines,
+    trtllm_host_systems,
+)
 
 
 def _chain(records: la.Array, first: int, link: str = "next") -> list[int]:
@@ -51,10 +59,12 @@ def _held_pages(sim: la.Sim, w: int, r: int) -> int:
     """Pages of a started request: all of its prompt's, or those of its computed tokens.
 
     In a fast-forward the pages of its first step are taken, its token is not counted yet. A request that decodes once
-    more behind its last token has a page for that, too.
+    more behind its last token has a page for that, too. With drafts it has pages for those of the steps in flight.
     """
+    if sim.requests[r].state == la.VERIFYING:
+        return _pages(sim, sim.requests[r].reserved_tokens)
     if sim.requests[r].state == la.PROMPT:
-        return _pages(sim, _known(sim, w, r))
+        return _pages(sim, _known(sim, w, r) + sim.config.lookahead_tokens)
     if sim.requests[r].state == la.DECODING:
         ahead = 1 if sim.workers[w].phase == la.FAST_FORWARDING else 0
         return _pages(sim, _known(sim, w, r) - 1 + ahead)
@@ -118,8 +128,8 @@ def _check_host(sim: la.Sim, w: int, in_hbm: set[int]) -> None:
 
 @pytest.mark.parametrize(
     "deployments",
-    [systems(trtllm_engines(), repeats=True), crowded("trtllm"), trtllm_host_systems()],
-    ids=["any", "crowded", "host"],
+    [systems(trtllm_engines(), repeats=True), crowded("trtllm"), trtllm_host_systems(), trtllm_drafts_systems()],
+    ids=["any", "crowded", "host", "drafts"],
 )
 def test_state_is_consistent_wherever_a_run_stops(deployments: st.SearchStrategy[System]) -> None:
     @examples(100)

@@ -45,7 +45,8 @@ def priced(
     def price(*, model: ModelSpec, weight_dtype: DType) -> CompiledCosts:
         return estimator.compile(replace(worker, model=model, weight_dtype=weight_dtype))
 
-    return with_drafter(estimator.compile(worker), worker.model, dtype, speculation, price)
+    drafting = settings.model_copy(update={"speculation": speculation})
+    return with_drafter(estimator.compile(worker), worker.model, dtype, drafting, price)
 
 
 @pytest.mark.parametrize("name", ["deepseek-r1", "glm-5.2"])
@@ -124,7 +125,8 @@ def test_a_head_of_no_single_layer_costs_its_share() -> None:
     def refuse(*, model: ModelSpec, weight_dtype: DType) -> CompiledCosts:
         raise ValueError(f"no table of {model.layers} layer in {weight_dtype}")
 
-    costs = with_drafter(plain, worker.model, "fp8", drafts("mtp"), refuse)
+    drafting = settings.model_copy(update={"speculation": drafts("mtp")})
+    costs = with_drafter(plain, worker.model, "fp8", drafting, refuse)
     draft = costs.seconds.draft
     assert draft is not None
     np.testing.assert_allclose(draft.token_s, plain.seconds.token_s / 61, rtol=1e-12)

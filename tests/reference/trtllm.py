@@ -136,9 +136,12 @@ class TrtllmWorker:
         self.pool.copies_begin_s = max(now, self.device_free_s)
         contexts, batch = self._start_contexts(shares, len(generations), now)
         for live in generations:
-            self._allocate(live, live.computed + 1)
-            batch.append(BatchEntry(live.request.id, live.computed, 1, True, True))
+            batch.append(self._decode(live))
         return self._launch(now, batch, contexts, generations)
+
+    def _decode(self, live: LiveRequest) -> BatchEntry:
+        self._allocate(live, live.computed + 1)
+        return BatchEntry(live.request.id, live.computed, 1, True, True)
 
     def process(self) -> list[Request]:
         """Take in the results of the oldest outstanding batch, at its end; returns the requests that finished."""
@@ -154,11 +157,18 @@ class TrtllmWorker:
             self._release(live, live.known - 1)
             self.active.remove(live)
             self.finish_s[live.request.id] = done.step.end_s
-        for live in done.contexts:
+        self._store_contexts(done.contexts)
+        return [live.request for live in finished]
+
+    def respond(self) -> None:
+        """Results of a step have been taken in, of this engine or of others that step with it."""
+
+    def _store_contexts(self, contexts: list[LiveRequest]) -> None:
+        """After each chunk; all but the last token known."""
+        for live in contexts:
             if live.started and live in self.active:
                 tokens = min(live.known - 1, live.prompt_tokens)
                 self._store(live, min(tokens, live.computed) if "stores_computed" in self.config.rules else tokens)
-        return [live.request for live in finished]
 
     # ---- who fits ---------------------------------------------------------------------------------------------------
 

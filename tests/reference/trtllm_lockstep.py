@@ -107,7 +107,13 @@ class Group:
 
 def serve(config: TrtllmConfig, ranks: int, requests: Sequence[Request], cost: GroupCost) -> Served:
     """Serve ``requests`` on a worker of ``ranks`` ranks; ``cost``: seconds of a lockstep step."""
-    group = Group(config, [TrtllmWorker(config, lambda _chunks, _decodes, _sampling: 0.0) for _ in range(ranks)], cost)
+    workers = [TrtllmWorker(config, lambda _chunks, _decodes, _sampling: 0.0) for _ in range(ranks)]
+    return serve_by(workers, requests, cost)
+
+
+def serve_by(ranks: list[TrtllmWorker], requests: Sequence[Request], cost: GroupCost) -> Served:
+    """Serve on these ranks: fresh, alike, with their own step times 0."""
+    group = Group(ranks[0].config, ranks, cost)
     pending = deque(sorted(requests, key=lambda request: (request.arrival_s, request.id)))
     queued: dict[object, float] = {}
     now = 0.0
@@ -122,6 +128,8 @@ def serve(config: TrtllmConfig, ranks: int, requests: Sequence[Request], cost: G
             now, done = group.outstanding.popleft()
             for rank in done:
                 rank.process()
+            for rank in ranks:
+                rank.respond()
     firsts: dict[object, float] = {}
     ends: dict[object, float] = {}
     tokens: dict[object, list[float]] = {}

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tests.reference.restatement.content import PathContent
 from tests.reference.restatement.recording import Request, Step
+from tests.reference.restatement.sglang_cache import OutOfMemoryError
 from tests.reference.restatement.transfers import CopyLaw
 from tests.reference.trtllm import TrtllmWorker
+from tests.reference.trtllm_drafts import DraftsConfig, DraftsWorker
 from tests.reference.trtllm_pool import TwoPools
 from tests.reference.trtllm_state import TrtllmConfig
 
@@ -27,7 +31,11 @@ def steps_of(requests: list[Request], **settings: Any) -> list[Step]:
     """Steps of a worker that receives all requests at once."""
     config = TrtllmConfig(**({"max_batch_size": 8, "max_num_tokens": 16, "num_blocks": 100, "tokens_per_block": PAGE,
                               "overlap_scheduler": False} | settings))  # fmt: skip
-    worker = TrtllmWorker(config, lambda chunks, decodes, sampling: 1.0)
+    return run(TrtllmWorker(config, lambda chunks, decodes, sampling: 1.0), requests)
+
+
+def run(worker: TrtllmWorker, requests: list[Request]) -> list[Step]:
+    """Steps of the worker, which receives all requests at once."""
     for item in requests:
         worker.receive(item)
     steps: list[Step] = []
@@ -114,6 +122,95 @@ def test_requests_that_never_fit_are_rejected() -> None:
     assert worker.rejection(request(0, 16, 1, declared=4)) is None
     assert "pool's 5 blocks" in str(worker.rejection(request(0, 16, 1, declared=5)))
     assert "step budget of 16" in str(worker.rejection(request(0, 17, 1)))
+
+
+def drafted_steps(requests: list[Request], accepted: float, **settings: Any) -> tuple[list[Step], DraftsWorker]:
+    """As ``steps_of`` with three drafts, of which all or none are accepted; also the worker."""
+    defaults = {
+        "max_batch_size": 8, "max_num_tokens": 16, "num_blocks": 100, "tokens_per_block": PAGE,
+        "overlap_scheduler": False, "draft_tokens": 3, "accepted": (accepted,) * 3,
+    }  # fmt: skip
+    places = {item.id: item.id for item in requests}
+    worker = DraftsWorker(DraftsConfig(**(defaults | settings)), lambda *_: 1.0, places)
+    return run(worker, requests), worker
+
+
+def test_drafts_save_steps_where_they_are_accepted() -> None:
+    steps, _ = drafted_steps([request(0, 4, 9)], 1.0)
+    assert batches(steps) == [[(0, 0, 4)], [(0, 4, 4)], [(0, 8, 4)]]
+    steps, _ = drafted_steps([request(0, 4, 3)], 0.0)
+    assert batches(steps) == [[(0, 0, 4)], [(0, 4, 4)], [(0, 5, 4)]]
+
+
+def test_a_decode_counts_its_drafts_in_the_budget() -> None:
+    """16 less 4 are left for the second prompt's 13 tokens: three blocks. Then 16 less 4 again."""
+    steps, _ = drafted_steps([request(0, 16, 4), request(1, 13, 1)], 0.0)
+    assert batches(steps)[:3] == [[(0, 0, 16)], [(1, 0, 12), (0, 16, 4)], [(1, 12, 1), (0, 17, 4)]]
+
+
+def test_a_decode_that_does_not_fit_ends_the_pass() -> None:
+    """Of three with four tokens each two fit into ten; the third, and a fourth request behind it, wait for an end."""
+    requests = [request(k, 2, 2) for k in range(3)] + [request(3, 4, 1)]
+    steps, _ = drafted_steps(requests, 0.0, max_num_tokens=10)
+    assert batches(steps) == [
+        [(0, 0, 2), (1, 0, 2), (2, 0, 2), (3, 0, 4)],
+        [(0, 2, 4), (1, 2, 4)],
+        [(2, 2, 4)],
+    ]
+
+
+def test_what_no_results_were_taken_in_for_counts_one_token() -> None:
+    """With overlap the second step is formed before any results: three decodes count for three tokens of ten."""
+    steps, _ = drafted_steps([request(k, 2, 8) for k in range(3)], 0.0, max_num_tokens=10, overlap_scheduler=True)
+    assert [len(step.batch) for step in steps[:4]] == [3, 3, 2, 2]
+
+
+def test_blocks_of_rejected_drafts_come_back_with_their_results() -> None:
+    """A prompt of a block; of the four tokens of a step one stays. With overlap the next has taken its own by then."""
+    for overlap, expected in ((False, [1, 1, 2, 2, 3, 2, 3, 2]), (True, [1, 2, 2, 3, 3, 4, 3])):
+        _, worker = drafted_steps([], 0.0, overlap_scheduler=overlap)
+        worker = DraftsWorker(worker.config, lambda *_: 1.0, {0: 0})
+        worker.receive(request(0, 4, 12))
+        held = []
+        while len(held) < len(expected):
+            worker.form(0.0)
+            held.append(worker.pool.held_blocks)
+            if len(worker.outstanding) == worker.most_outstanding:
+                worker.process()
+                held.append(worker.pool.held_blocks)
+        assert held == expected
+        worker.pool.check()
+
+
+def test_a_rejected_draft_s_block_is_the_next_to_be_taken() -> None:
+    """Of 4 + 1 + 4 tokens in three blocks one stays in the second."""
+    _, worker = drafted_steps([], 0.0)
+    worker = DraftsWorker(worker.config, lambda *_: 1.0, {0: 0})
+    worker.receive(request(0, 4, 12))
+    for _ in range(3):
+        worker.form(0.0)
+        taken = worker.active[0].blocks[-1]
+        worker.process()
+    assert len(worker.active[0].blocks) == 2
+    assert next(iter(worker.pool.free)) == taken
+
+
+def test_nothing_is_set_aside_for_drafts() -> None:
+    """Two requests declare three blocks each, all that there are; for its last drafts one of them needs a fourth."""
+    steps, _ = drafted_steps([request(0, 4, 8)], 0.0, num_blocks=4)
+    assert len(steps) == 8
+    with pytest.raises(OutOfMemoryError, match="No free blocks left"):
+        drafted_steps([request(0, 4, 8), request(1, 4, 8)], 0.0, num_blocks=6)
+
+
+def test_the_drafter_s_tokens_lie_behind_the_prompt() -> None:
+    for extra, blocks in ((0, 1), (2, 2)):
+        worker = DraftsWorker(
+            DraftsConfig(8, 16, 10, PAGE, draft_tokens=3, extra_kv_tokens=extra), lambda *_: 1.0, {0: 0}
+        )
+        worker.receive(request(0, 4, 2))
+        worker.form(0.0)
+        assert worker.pool.held_blocks == blocks
 
 
 def test_what_leaves_the_device_comes_back_from_the_host() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from hisearch.latency.costs import CompiledCosts, HostFloor
+from hisearch.latency.drafter import with_drafter
 from hisearch.latency.step_cost import decode_step_seconds
 from hisearch.report.words.templating import text
 from hisearch.search.evaluate.simulation import Simulation
@@ -29,13 +31,16 @@ from hisearch.search.refine.local_search import changed
 from hisearch.search.select.speculation import brief_speculation, describe_speculation, drafts_of
 from hisearch.search.stages.execution import group_count, groups, search_execution
 from hisearch.simulate.draft_use import notes, paying_batch
+from hisearch.specs.base import DType
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.deployments.tiers import MovementSpec, TierSpec
 from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.models.model import ModelSpec
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
+from tests.kernels.systems import LAW, compiled_costs
 from tests.search.fakes import make_problem, make_trial
 
 CATALOGUE = Catalogue()
@@ -118,10 +123,13 @@ def test_the_sentence_of_a_recommendation_names_drafts() -> None:
 
 def test_other_engines_draft_where_they_can() -> None:
     assert on_engine(deployment(ONE_TOKEN), "sglang").pool.engine.speculation == ONE_TOKEN
-    assert on_engine(deployment(ONE_TOKEN), "trtllm", page_tokens=32).pool.engine.speculation is None
+    assert on_engine(deployment(ONE_TOKEN), "trtllm", page_tokens=32).pool.engine.speculation == ONE_TOKEN
+    eagle = SpeculationSpec(method="eagle", draft_tokens=1, acceptance=[0.8])
+    assert on_engine(deployment(eagle), "trtllm", page_tokens=32).pool.engine.speculation is None
     by_sglang = on_engine(deployment(NGRAM), "sglang")
     assert by_sglang.pool.engine.overlap
     assert not on_engine(by_sglang, "vllm").pool.engine.overlap
+    assert not on_engine(by_sglang, "trtllm", page_tokens=32).pool.engine.overlap
 
 
 def test_drafts_say_whose_they_are() -> None:
@@ -253,3 +261,43 @@ def test_a_plan_says_what_drafts_yield(simulation: Simulation) -> None:
     assert by_ngram.speculation is not None
     assert (by_ngram.speculation.lookahead_tokens, by_ngram.speculation.reads_next_token) == (0, False)
     assert by_ngram.costs.seconds.draft is None
+
+
+def test_tensorrt_llms_drafter_keeps_tokens_behind_the_prompt_by_its_release(simulation: Simulation) -> None:
+    def kept(version: str, **drafts: Any) -> int:
+        speculation = SpeculationSpec(draft_tokens=3, acceptance=[0.8, 0.7, 0.6], **drafts)
+        engine = EngineSpec(name="trtllm", version=version, speculation=speculation, chunk_tokens=8192)
+        plan = simulation.plan(PoolSpec(accelerator="h200", engine=engine)).speculation
+        assert plan is not None
+        assert not plan.reads_next_token
+        return plan.lookahead_tokens
+
+    for version, mtp in (("1.1.0", 0), ("", 2)):
+        assert kept(version, method="mtp") == mtp
+        assert kept(version, method="eagle3") == 2
+
+
+@pytest.mark.parametrize(("engine", "held"), [("vllm", 64), ("trtllm", 3 * 64)])
+def test_tensorrt_llms_graphs_are_for_so_many_decodes_with_their_drafts(engine: Any, held: int) -> None:
+    model = CATALOGUE.get("Model", "qwen3-32b").spec
+    costs = compiled_costs(LAW._replace(floor=HostFloor(eager_s=1.0, graph_tokens=64)))
+
+    def price(*, model: ModelSpec, weight_dtype: DType) -> CompiledCosts:
+        assert (model.layers, weight_dtype) == (1, "bf16")
+        return costs
+
+    for speculation in (NGRAM, SpeculationSpec(method="eagle3", draft_tokens=2, acceptance=[0.8, 0.7])):
+        settings = EngineSpec(name=engine, speculation=speculation)
+        floor = with_drafter(costs, model, "bf16", settings, price).seconds.floor
+        assert floor is not None
+        assert floor.graph_tokens == held
+    assert with_drafter(costs, model, "bf16", EngineSpec(name=engine), price) is costs
+
+
+def test_tensorrt_llm_drafts_in_unified_workers_that_pause_nobody() -> None:
+    problem = drafting_problem(None, ONE_TOKEN)
+    update = {"capacity_policies": ["guaranteed_no_evict", "max_utilization"], "engines": ["trtllm"]}
+    execution = problem.space.execution.model_copy(update=update)
+    wider = replace(problem, space=problem.space.model_copy(update={"execution": execution}))
+    tried = {(pool.engine.capacity_policy, drafts_in(pool)) for pools, _ in groups(wider) for pool in pools}
+    assert tried == {("guaranteed_no_evict", 0), ("guaranteed_no_evict", 1), ("max_utilization", 0)}

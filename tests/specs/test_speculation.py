@@ -21,7 +21,8 @@ from hisearch.specs.models.acceptance import AcceptanceCurveSpec
 from hisearch.specs.studies.search_space import ExecutionSpace
 
 CATALOGUE = Catalogue()
-SGLANG = {"name": "sglang"}
+SGLANG, TRTLLM = {"name": "sglang"}, {"name": "trtllm"}
+TWO = {"method": "mtp", "draft_tokens": 2}
 SHIPPED = shipped_root() / "studies/deployments/qwen3-32b-h100-tp2.yaml"
 MEASURED = Path(os.environ.get("HISEARCH_SHARED", "../shared")) / "validation/speculation/acceptance.csv"
 
@@ -120,10 +121,18 @@ def test_settings_that_are_refused(settings: dict[str, Any], problem: str) -> No
     ("engine", "pool", "problem"),
     [
         (
-            {"name": "trtllm"},
+            TRTLLM | {"speculation": {"method": "eagle", "draft_tokens": 1}},
             {},
-            "engine.speculation: speculation is simulated under vLLM and SGLang, not TensorRT-LLM",
+            "engine.speculation.method: TensorRT-LLM has no eagle; known: mtp, eagle3, ngram",
         ),
+        (TRTLLM | {"capacity_policy": "max_utilization"}, {}, "engine.capacity_policy: .* take guaranteed_no_evict or"),
+        (
+            TRTLLM | {"chunk_tokens": 2, "max_running_requests": 1, "page_tokens": 2, "speculation": TWO},
+            {},
+            "engine.chunk_tokens: 2 is no step: a decode computes 3 tokens",
+        ),
+        (TRTLLM, {"pipeline_parallel": 2}, "drafted tokens are not simulated with pipeline_parallel 2"),
+        (TRTLLM, {"tiers": [{"medium": "ddr5", "gib": 64}]}, "are not simulated with cache tiers of unified workers"),
         (SGLANG | {"version": "0.5.9"}, {}, r"engine.version: .* by the rules of SGLang 0\.5\.23, not of 0\.5\.9"),
         (SGLANG | {"mixed_chunk": True}, {}, "drafted tokens are not simulated with mixed_chunk"),
         (SGLANG | {"schedule": "priority"}, {}, "drafted tokens are not simulated with priorities that preempt"),
@@ -143,13 +152,17 @@ def test_pools_in_which_drafts_are_not_simulated(engine: dict[str, Any], pool: d
         )
 
 
-def test_n_grams_turn_overlap_off() -> None:
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("vllm", "vLLM has no asynchronous scheduling"), ("trtllm", "TensorRT-LLM has no overlap scheduler")],
+)
+def test_n_grams_turn_overlap_off(name: Any, problem: str) -> None:
     drafts = {"method": "ngram", "draft_tokens": 2, "acceptance": [0.5, 0.5]}
-    engine = EngineSpec.model_validate({"name": "vllm", "speculation": drafts})
+    engine = EngineSpec.model_validate({"name": name, "speculation": drafts})
     assert not engine.overlap
-    assert not EngineSpec(name="vllm", speculation=engine.speculation).overlap
-    with pytest.raises(ValidationError, match=r"engine.overlap: vLLM has no asynchronous scheduling with ngram"):
-        PoolSpec(accelerator="h200", engine=EngineSpec(name="vllm", overlap=True, speculation=engine.speculation))
+    assert not EngineSpec(name=name, speculation=engine.speculation).overlap
+    with pytest.raises(ValidationError, match=rf"engine.overlap: {problem} with ngram; write overlap: false"):
+        PoolSpec(accelerator="h200", engine=EngineSpec(name=name, overlap=True, speculation=engine.speculation))
 
 
 def test_spaces(project: Path) -> None:
@@ -163,8 +176,12 @@ def test_spaces(project: Path) -> None:
         spaced("[null, {method: mtp, draft_tokens: 1}]")
     assert caught.value.key == "spec.space.execution.speculation.1.acceptance"
     drafting = SpeculationSpec(method="mtp", draft_tokens=1)
-    with pytest.raises(ValidationError, match="speculation: is simulated under vLLM and SGLang"):
-        ExecutionSpace(accelerators=["h200"], engines=["trtllm"], speculation=[drafting])
+    eagle = SpeculationSpec(method="eagle", draft_tokens=1, acceptance=[0.8])
+    with pytest.raises(ValidationError, match=r"speculation\.1\.method: no engine of the space has eagle"):
+        ExecutionSpace(accelerators=["h200"], engines=["trtllm"], speculation=[None, eagle])
+    everywhere = ExecutionSpace(accelerators=["h200"], engines=["vllm", "trtllm"], speculation=[None, drafting, eagle])
+    assert everywhere.speculations("vllm") == [None, drafting, eagle]
+    assert everywhere.speculations("trtllm") == [None, drafting]
     for version, tried in (("", [drafting]), ("0.5.23", [drafting]), ("0.5.9", [None])):
         space = ExecutionSpace(
             accelerators=["h200"], engines=["sglang"], speculation=[drafting], versions={"sglang": version}
@@ -196,11 +213,11 @@ def disaggregated(prefill: dict[str, Any] | None, decode: dict[str, Any] | None,
 MTP, NGRAM = {"method": "mtp", "draft_tokens": 1}, {"method": "ngram", "draft_tokens": 2, "acceptance": [0.5, 0.5]}
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_both_sides_of_a_transfer_have_the_same_head(engine: str) -> None:
     """The KV that a head drafts from comes with the model's; n-grams come from the text."""
     for prefill, decode in ((MTP, MTP), (MTP, MTP | {"draft_tokens": 3}), (None, NGRAM), (NGRAM, NGRAM)):
         assert disaggregated(prefill, decode, engine).pools[1].engine.speculation is not None
-    for prefill, decode in ((None, MTP), (MTP, None), (NGRAM, MTP), (MTP, MTP | {"method": "eagle"})):
+    for prefill, decode in ((None, MTP), (MTP, None), (NGRAM, MTP), (MTP, MTP | {"method": "eagle3"})):
         with pytest.raises(ValidationError, match=r"pools.1.engine.speculation: pool prefill drafts otherwise"):
             disaggregated(prefill, decode, engine)

@@ -7,6 +7,7 @@ from typing import Any
 
 from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.specs.deployments.speculation import OWN_WEIGHTS, SpeculationSpec
+from hisearch.specs.models.acceptance import DraftMethodName
 
 #: SGLang's names of the methods.
 _ALGORITHMS = {"mtp": "NEXTN", "eagle": "EAGLE", "eagle3": "EAGLE3", "ngram": "NGRAM"}
@@ -24,6 +25,33 @@ def vllm_speculation(launch: Launch) -> dict[str, Any] | None:
     settings: dict[str, Any] = {"method": speculation.method, "num_speculative_tokens": speculation.draft_tokens}
     weights = _head_weights(launch)
     return settings if weights is None else settings | {"model": weights}
+
+
+#: TensorRT-LLM's: type of the section, and where it says how many tokens are drafted. EAGLE's heads are those of the
+#: third version, part of the model's own step (``eagle3_one_model``, its default).
+_SECTIONS: dict[DraftMethodName, tuple[str, str]] = {
+    "mtp": ("MTP", "num_nextn_predict_layers"),
+    "eagle3": ("Eagle", "max_draft_len"),
+    "ngram": ("NGram", "max_draft_len"),
+}
+#: ``max_matching_ngram_size`` of TensorRT-LLM's later releases; 1.1's default of 0 finds nothing.
+_MATCHED_TOKENS = 2
+
+
+def trtllm_speculation(launch: Launch) -> dict[str, Any] | None:
+    """TensorRT-LLM's ``speculative_config``, as ``vllm_speculation``.
+
+    Source: ``llmapi/llm_args.py`` (MTPDecodingConfig, EagleDecodingConfig, NGramDecodingConfig; 1.1, 1.3).
+    """
+    speculation = launch.pool.engine.speculation
+    if speculation is None:
+        return None
+    kind, count = _SECTIONS[speculation.method]
+    settings: dict[str, Any] = {"decoding_type": kind, count: speculation.draft_tokens}
+    if speculation.method == "ngram":
+        return settings | {"max_matching_ngram_size": _MATCHED_TOKENS}
+    weights = _head_weights(launch)
+    return settings if weights is None else settings | {"speculative_model_dir": weights}
 
 
 def _head_weights(launch: Launch) -> str | None:

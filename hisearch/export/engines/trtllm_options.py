@@ -11,6 +11,7 @@ from typing import Any
 from hisearch.export.engines.cache_tiers import has_tiers
 from hisearch.export.engines.flags import dtype
 from hisearch.export.engines.launch import Launch
+from hisearch.export.engines.speculation import trtllm_speculation
 
 _BYTES_PER_GIB = 2**30
 
@@ -41,6 +42,9 @@ def llm_api_options(launch: Launch) -> dict[str, Any]:
         },
         "kv_cache_config": cache,
     }
+    drafts = trtllm_speculation(launch)
+    if drafts is not None:
+        options["speculative_config"] = drafts
     if engine.batch_wait_timeout_iters or engine.batch_wait_max_tokens_ratio:
         options["batch_wait_timeout_iters"] = engine.batch_wait_timeout_iters
         options["batch_wait_max_tokens_ratio"] = engine.batch_wait_max_tokens_ratio

@@ -53,6 +53,7 @@ MODULES = {
     la.AGENTS: "agents.entry", la.VLLM_GROUPS: "vllm.groups.entry",
     la.VLLM_CHUNK_OFFLOAD: "vllm.chunk_offload_entry", la.VLLM_DRAFTS: "vllm.drafts.entry",
     la.SGLANG_DRAFTS: "sglang.drafts.entry", la.DRAFTS_DECODE_WORKER: "vllm.drafts.decoding",
+    la.TRTLLM_DRAFTS: "trtllm.drafts.entry",
 }  # fmt: skip
 
 #: Names of engines in messages about compilation.
@@ -62,6 +63,7 @@ NAMES = {
     la.AGENTS: "agents", la.VLLM_GROUPS: "vLLM with groups of KV blocks",
     la.VLLM_CHUNK_OFFLOAD: "vLLM's offloading as of 0.33", la.VLLM_DRAFTS: "vLLM with drafted tokens",
     la.SGLANG_DRAFTS: "SGLang with drafted tokens", la.DRAFTS_DECODE_WORKER: "decode workers with drafted tokens",
+    la.TRTLLM_DRAFTS: "TensorRT-LLM with drafted tokens",
 }  # fmt: skip
 
 #: All engines.

@@ -28,7 +28,8 @@ from hisearch.kernels.layout import sim as la
 #: SGLang takes as long as the three next together. This process begins at the left end, the others at the right end.
 _ORDER = (
     la.SGLANG, la.AGENTS, la.TRTLLM, la.DECODE_WORKER, la.VLLM, la.VLLM_LMCACHE, la.VLLM_GROUPS, la.VLLM_OFFLOAD,
-    la.VLLM_CHUNK_OFFLOAD, la.VLLM_DRAFTS, la.SGLANG_DRAFTS, la.DRAFTS_DECODE_WORKER, EVENT_LOOP,
+    la.VLLM_CHUNK_OFFLOAD, la.VLLM_DRAFTS, la.SGLANG_DRAFTS, la.DRAFTS_DECODE_WORKER, la.TRTLLM_DRAFTS,
+    EVENT_LOOP,
 )  # fmt: skip
 #: Memory that a process needs which compiles.
 _PROCESS_BYTES = 1 << 30

@@ -50,8 +50,8 @@ DECODE_WORKER = 5
 AGENTS = 6
 # Engine entry of vLLM for models with several groups of KV blocks; its engine is VLLM.
 VLLM_GROUPS = 7
-# Engine entries of vLLM with tiers as of 0.33, and with drafted tokens of vLLM, of SGLang and of decode workers.
-VLLM_CHUNK_OFFLOAD, VLLM_DRAFTS, SGLANG_DRAFTS, DRAFTS_DECODE_WORKER = 8, 9, 10, 11
+# Engine entries of vLLM with tiers as of 0.33, and with drafted tokens of each engine and of decode workers.
+VLLM_CHUNK_OFFLOAD, VLLM_DRAFTS, SGLANG_DRAFTS, DRAFTS_DECODE_WORKER, TRTLLM_DRAFTS = 8, 9, 10, 11, 12
 # Codes of eviction policies that other kernels know.
 LRU, LFU, FIFO, MRU, DISTANCE = (EVICTIONS.code(name) for name in ("lru", "lfu", "fifo", "mru", "distance"))
 # TensorRT-LLM's capacity policies, and how it cuts contexts.
@@ -293,9 +293,8 @@ class Sim(Handle):
     accepted (drafted tokens,): probability that the first 1, 2, … are all accepted; of length 1 where there are none.
     owner_head (M,), owner, next_owner: requests whose output covers a trace node (see ``owners``).
     pledged (M,): pass that pledged a page in a trace node (see ``trtllm.step``), empty elsewhere. event_heap (W,).
-    stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s, by_kind_s:
-        time of the part shared by DP ranks, by tokens per rank, and what each kind of step adds (``LockstepCosts``).
-        draft_shared_s: of the drafter. lockstep_pad: tokens of the fullest rank's padded batch. counters (COUNTERS,).
+    stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s, by_kind_s,
+        draft_shared_s, lockstep_pad: as ``LockstepCosts``, ``DraftCosts``. counters (COUNTERS,).
     log_steps, log_entries, log_lost (preempted, retracted), log_outputs (drafted tokens): the log, empty where off.
     """
 

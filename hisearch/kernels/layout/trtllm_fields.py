@@ -11,13 +11,17 @@ REQUEST: list[tuple[str, str]] = [
     ("late_tokens", "i8"),  # 1: it decodes once more behind its last token
     ("credit", "i8"),  # of a context in the batch: cached tokens taken off what its start counts for
     ("counted_tokens", "i8"),  # what its share counts for in the step's budget
+    ("rejected_before", "i4"),  # drafts that the step before its newest one rejects; see ``rejected``
 ]
 
 #: State of a worker.
 WORKER: list[tuple[str, str]] = [
     ("allocated_pages", "i8"),  # see ``trtllm.memory``
     ("promised_pages", "i8"),
-    ("late", "i8"),  # requests in the step being formed that decode once more behind their last token
+    # In the step being formed: requests that decode once more behind their last token; with drafts, less those that do
+    # not decode. Drafts that count in its budget.
+    ("late", "i8"),
+    ("drafted_tokens", "i8"),
     ("paused", "i4"),  # 1: the pass paused a request
     ("waited_steps", "i8"),  # steps for which contexts were held back to form a larger batch
     # Attention groups, see ``trtllm.ranks``. Leader: requests not dealt yet; steps for which contexts were held back.
@@ -28,6 +32,7 @@ WORKER: list[tuple[str, str]] = [
     ("batching_steps", "i8"),
     ("active_tokens", "i8"),  # prompt tokens of the rank's requests
     ("skips_pass", "i4"),  # 1: no rank runs in this pass
+    ("responded_step", "i8"),  # with drafts: newest step launched when results were last taken in
 ]
 
 #: Settings of a pool.

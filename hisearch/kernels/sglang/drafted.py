@@ -1,14 +1,13 @@
 """What drafted tokens change of a request under SGLang: progress differs by request, and there is no clock.
 
-``generated`` is what holds once the newest step has ended. While it runs, the scheduler knows less of it by the tokens
-that this step makes (``made``). ``computed`` are the tokens with KV before the newest decode step of a request. It has
-pages for ``reserved_tokens``: those of rejected drafts are kept for what comes.
+``computed`` are the tokens with KV before the newest decode step of a request. It has pages for ``reserved_tokens``:
+those of rejected drafts are kept for what comes.
 """
 
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.engine import gaps
+from hisearch.kernels.engine import drafts, gaps
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
 
@@ -29,33 +28,19 @@ def lacks_pages(sim, computed):
 
 
 @kernel
-def in_flight(sim, w, r):
-    """Whether the step that makes ``r``'s newest tokens is outstanding."""
-    worker = sim.workers[w]
-    return sim.requests[r].sampled_step > worker.launched - worker.outstanding
-
-
-@kernel
-def known_generated(sim, w, r):
-    """Output tokens of ``r`` as far as results are known."""
-    request = sim.requests[r]
-    return request.generated - request.made if in_flight(sim, w, r) else request.generated
-
-
-@kernel
 def known_computed(sim, w, r):
     """Tokens of the running ``r`` with KV, as far as results are known."""
     request = sim.requests[r]
-    if in_flight(sim, w, r) and request.serial == sim.workers[w].launched:
+    if drafts.in_flight(sim, w, r) and request.serial == sim.workers[w].launched:
         return request.computed
-    return sim.trace.input_tokens[r] - request.cut_tokens + known_generated(sim, w, r) - 1
+    return sim.trace.input_tokens[r] - request.cut_tokens + drafts.known_generated(sim, w, r) - 1
 
 
 @kernel
 def lose(sim, w, r):
     """Let ``r`` lose the tokens that a step in flight makes; it decodes no more."""
     request = sim.requests[r]
-    if in_flight(sim, w, r) and request.made > 0 and known_generated(sim, w, r) > 0:
+    if drafts.in_flight(sim, w, r) and request.made > 0 and drafts.known_generated(sim, w, r) > 0:
         gaps.add_signed(sim, request.last_token_s - request.joined_s, -1)
         request.last_token_s = request.joined_s
     request.sampled_step = -1

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.core.linked_list import fifo
-from hisearch.kernels.engine import engine_calls
+from hisearch.kernels.engine import drafts, engine_calls
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
-from hisearch.kernels.sglang import drafted, gaps, memory
+from hisearch.kernels.sglang import gaps, memory
 from hisearch.kernels.sglang.components import state_requests, window_requests
 from hisearch.kernels.sglang.memory import CLIP_OUTPUT_TOKENS
 from hisearch.kernels.traffic import heaps, lists
@@ -64,7 +64,7 @@ def in_prefill(sim, w, r):
 def known_generated(sim, w, r):
     """Output tokens of the decoding request ``r`` as far as results are known."""
     if sim.config.draft_tokens > 0:
-        return drafted.known_generated(sim, w, r)
+        return drafts.known_generated(sim, w, r)
     return lists.generated_tokens(sim, w, r) - (1 if in_prefill(sim, w, r) or flies(sim, w) else 0)
 
 
@@ -139,7 +139,7 @@ def _tokens_to_come_with_drafts(sim, w):
     estimated, sure = 0, 0
     r = sim.workers[w].running_head
     while r >= 0:
-        tokens = min(memory.max_new(sim, r) - drafted.known_generated(sim, w, r), CLIP_OUTPUT_TOKENS)
+        tokens = min(memory.max_new(sim, r) - drafts.known_generated(sim, w, r), CLIP_OUTPUT_TOKENS)
         if is_sure(sim, r):
             sure += tokens
         else:

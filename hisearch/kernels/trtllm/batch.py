@@ -71,7 +71,7 @@ def free_pages(sim, w):
 def budget_of(sim, w):
     """Tokens that the decodes leave to contexts."""
     worker = sim.workers[w]
-    return sim.config.chunk_tokens - worker.decoding - worker.late
+    return sim.config.chunk_tokens - worker.decoding - worker.late - worker.drafted_tokens
 
 
 @kernel
@@ -120,7 +120,7 @@ def _trim(sim, w):
 
 @kernel
 def begin(sim, w, now):
-    """Start the batch's waiting requests, with shares cut to uncached tokens; then take the decodes' pages."""
+    """Start the batch's waiting requests, with shares cut to uncached tokens."""
     worker = sim.workers[w]
     _put_unfinished_first(sim, w)
     for k in range(worker.batch_size):
@@ -135,8 +135,6 @@ def begin(sim, w, now):
         request = sim.requests[r]
         request.part = la.PROMPT_ENDS if request.chunk == missing_tokens(sim, r) else la.PROMPT_GOES_ON
         worker.prefill_tokens += request.chunk
-    if worker.decoding > 0:
-        memory.take_decode_pages(sim, w, now, lists.pages_needed(sim, w, 0))
 
 
 @kernel

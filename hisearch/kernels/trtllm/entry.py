@@ -20,6 +20,8 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, lists, thinking
 from hisearch.kernels.trtllm import host, memory, ranks, shares, step
 
+_choose_together = ranks.chosen_together(step.choose)
+
 
 @kernel
 def form(sim, w, now):
@@ -32,7 +34,7 @@ def form(sim, w, now):
     steady = step.choose(sim, w)
     steady = not shares.hold_back(sim, w) and steady
     step.start(sim, w, now)
-    _note_peak(sim, w)
+    note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
         if worker.paused and worker.outstanding == 0:
             heaps.form_at(sim, w, now)
@@ -50,7 +52,7 @@ def form(sim, w, now):
 
 
 @kernel
-def _note_peak(sim, w):
+def note_peak(sim, w):
     """Update the peak of the pages that requests hold."""
     worker = sim.workers[w]
     cache = sim.trees[worker.cache_id]
@@ -64,7 +66,7 @@ def _form_in_lockstep(sim, w, now):
     if worker.skips_pass:
         return
     step.start(sim, w, now)
-    _note_peak(sim, w)
+    note_peak(sim, w)
     if worker.batch_size > 0 or worker.decoding > 0:
         schedulers.hold_back(sim, w, sim.batch[w], worker.batch_size, *lists.decodes(sim, w))
     elif worker.paused and worker.outstanding == 0:
@@ -135,20 +137,29 @@ def _launch(sim, w, now):
 
 
 @kernel
-def _account_chunk(sim, w, r, end):
-    """Account for a chunk of ``r`` in the step that ends at ``end``."""
-    worker = sim.workers[w]
+def advance_prompt(sim, w, r):
+    """Account for a chunk of ``r`` in the newest step. Returns whether it ends the prompt."""
     request = sim.requests[r]
     request.computed += request.chunk
     if request.part == la.PROMPT_GOES_ON:
         if request.state == la.ADMITTED:
             request.state = la.PROMPT
             ordered.add_prompt(sim, w, r)
-        return
+        return False
     if request.state == la.PROMPT:
         ordered.remove_prompt(sim, w, r)
     request.prompt_tokens = request.computed
-    request.ended_step = worker.launched
+    request.ended_step = sim.workers[w].launched
+    return True
+
+
+@kernel
+def _account_chunk(sim, w, r, end):
+    """Account for a chunk of ``r`` in the step that ends at ``end``."""
+    worker = sim.workers[w]
+    request = sim.requests[r]
+    if not advance_prompt(sim, w, r):
+        return
     request.generated += 1
     if request.generated == 1:
         lists.note_first_token(sim, r, end)
@@ -197,7 +208,7 @@ def complete(sim, w, now):
         memory.take_decode_pages(sim, w, now, lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages)
         worker.allocated_pages += worker.fast_forward_pages
         worker.fast_forward_pages = 0
-        _note_peak(sim, w)
+        note_peak(sim, w)
         lists.advance_clock(sim, w, steps)
         sim.launches[_row(sim, w)].chunks = 0
         _drain(sim, w)
@@ -212,7 +223,7 @@ def complete(sim, w, now):
         ending = worker.endings_new
         worker.endings_new = -1
     _end_requests(sim, w, ending, now)
-    _store_chunks(sim, w)
+    store_chunks(sim, w)
 
 
 @kernel
@@ -230,7 +241,7 @@ def _end_requests(sim, w, r, now):
 
 
 @kernel
-def _store_chunks(sim, w):
+def store_chunks(sim, w):
     """Store the prompts of which the step just taken in computed a chunk, except those paused or ended meanwhile."""
     worker = sim.workers[w]
     step = worker.launched - worker.outstanding
@@ -299,7 +310,7 @@ def engine_entry(sim, op, w, r, now):
         receive(sim, w, r, now)
     elif op == Op.CHOOSE_TOGETHER:
         log.forget_lost(sim)
-        ranks.choose_together(sim, w)
+        _choose_together(sim, w)
     elif op == Op.LAUNCH_LOCKSTEP:
         _launch(sim, w, now)
     elif op == Op.NEVER_FITS:

@@ -33,6 +33,23 @@ def declared_pages(sim, r):
 
 
 @kernel
+def prompt_pages(sim, r):
+    """Pages that the start of ``r`` takes: of all known tokens, and of those that its drafter keeps behind them."""
+    return lists.pages(sim, known_tokens(sim, r) + sim.config.lookahead_tokens)
+
+
+@kernel
+def _most_pages(sim, r):
+    """Pages that ``r`` may need: at its declared length, or for the drafts of its last steps."""
+    if sim.config.draft_tokens == 0:
+        return declared_pages(sim, r)
+    # Before the last of them all tokens but two are known and computed; with overlap a step is in flight then.
+    computed = sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r] - 2
+    drafted = sim.config.lookahead_tokens + (1 + sim.config.overlap) * (1 + sim.config.draft_tokens)
+    return max(declared_pages(sim, r), lists.pages(sim, computed + drafted))
+
+
+@kernel
 def queue_up(sim, w, r):
     """Let ``r`` wait on scheduler ``w`` behind all others."""
     sim.requests[r].node = sim.workers[w].cache_id
@@ -43,7 +60,7 @@ def queue_up(sim, w, r):
 
 @kernel
 def never_fits(sim, r):
-    """Whether prompt and declared output exceed the pool, or an unchunked prompt exceeds one step's budget.
+    """Whether prompt and declared output, or drafts behind them, exceed the pool, or an unchunked prompt the budget.
 
     A pause turns all known tokens into the prompt.
     """
@@ -52,7 +69,7 @@ def never_fits(sim, r):
         longest += sim.trace.max_output_tokens[r]
     if not sim.config.chunked_prefill and longest > sim.config.chunk_tokens:
         return True
-    return declared_pages(sim, r) > sim.config.capacity_pages
+    return _most_pages(sim, r) > sim.config.capacity_pages
 
 
 @kernel
@@ -110,8 +127,9 @@ def start(sim, w, now, r):
     request.locked_tokens = hit_tokens
     request.computed = hit_tokens
     host.onboard(sim, w, now, on_host)
-    host.take(sim, w, now, lists.pages(sim, known) - hit_tokens // sim.config.page_tokens)
-    worker.allocated_pages += lists.pages(sim, known)
+    request.reserved_tokens = known + sim.config.lookahead_tokens
+    host.take(sim, w, now, prompt_pages(sim, r) - hit_tokens // sim.config.page_tokens)
+    worker.allocated_pages += prompt_pages(sim, r)
     worker.promised_pages += declared_pages(sim, r)
     lists.note_scheduled(sim, r, now, hit_tokens - on_host, on_host)
     lists.stop_waiting(sim, w, r)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.engine import schedulers
-from hisearch.kernels.trtllm import memory, step
+from hisearch.kernels.trtllm import memory
 
 _enqueue = fifo()
 
@@ -141,20 +141,9 @@ def _holds_contexts_back(sim, first):
 
 
 @kernel
-def choose_together(sim, first):
-    """Deal new requests to the ranks of leader ``first``, and choose what each computes next."""
+def _agree(sim, first):
+    """Hold contexts back, or let all ranks skip the pass, by what each has chosen."""
     last = first + sim.config.schedulers
-    _deal(sim, first)
-    active = 0
-    for w in range(first, last):
-        sim.workers[w].skips_pass = 0
-        sim.workers[w].batch_size = 0
-        sim.workers[w].late = 0
-        active += _active(sim, w)
-        if _active(sim, w) > 0:
-            step.choose(sim, w)
-    if active == 0:
-        return
     if sim.config.balances_ranks and _holds_contexts_back(sim, first):
         for w in range(first, last):
             sim.workers[w].batch_size = 0
@@ -166,3 +155,24 @@ def choose_together(sim, first):
     if waits and outstanding > 0:
         for w in range(first, last):
             sim.workers[w].skips_pass = 1
+
+
+def chosen_together(choose):
+    """The pass of all ranks, each of which chooses by ``choose(sim, w)``."""
+
+    @kernel
+    def choose_together(sim, first):
+        """Deal new requests to the ranks of leader ``first``, and choose what each computes next."""
+        _deal(sim, first)
+        active = 0
+        for w in range(first, first + sim.config.schedulers):
+            sim.workers[w].skips_pass = 0
+            sim.workers[w].batch_size = 0
+            sim.workers[w].late = 0
+            active += _active(sim, w)
+            if _active(sim, w) > 0:
+                choose(sim, w)
+        if active > 0:
+            _agree(sim, first)
+
+    return choose_together

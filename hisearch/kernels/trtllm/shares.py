@@ -132,7 +132,7 @@ def hold_back(sim, w):
         return False
     if worker.batch_size == 0 or decodes == 0:
         return False
-    tokens = decodes
+    tokens = decodes + worker.drafted_tokens
     for k in range(worker.batch_size):
         r = sim.batch[w, k]
         tokens += sim.requests[r].counted_tokens if sim.config.credits_reuse else memory.known_tokens(sim, r)

@@ -19,7 +19,8 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.trtllm import batch, memory, shares
 
-_NO_END = 1 << 62
+#: Behind the order of any request.
+NO_END = 1 << 62
 
 
 @kernel
@@ -51,7 +52,7 @@ def _should_wait(sim, w, r):
 
 
 @kernel
-def _note_pages_in_progress(sim, w):
+def note_pages_in_progress(sim, w):
     """Pledge the pages that the contexts in progress will make."""
     sim.counters[la.PASSES] += 1
     if not sim.config.prefix_caching:
@@ -78,11 +79,11 @@ def _needed_pages(sim, w, r):
 @kernel
 def _pages_to_come(sim, r):
     """Pages that the context ``r``, which has started, may still need."""
-    return memory.declared_pages(sim, r) - lists.pages(sim, memory.known_tokens(sim, r))
+    return memory.declared_pages(sim, r) - memory.prompt_pages(sim, r)
 
 
 @kernel
-def _unreserved_pages(sim, w):
+def unreserved_pages(sim, w):
     """Free pages that decodes, and all requests of sibling micro-batches, will not need at their declared lengths."""
     first, behind = schedulers.sharing(sim, w)
     pages = sim.trees[first].free_pages
@@ -96,7 +97,7 @@ def _unreserved_pages(sim, w):
 
 
 @kernel
-def _fill(sim, w, available):
+def fill(sim, w, available):
     """Schedule contexts in progress and waiting ones, up to the first whose pages are not ``available``.
 
     Returns whether all waiting ones got a share. One without a share withholds pages from others until it is passed
@@ -142,7 +143,7 @@ def _fill(sim, w, available):
 
 
 @kernel
-def _go_on(sim, w):
+def go_on(sim, w):
     """Schedule the contexts in progress that fit, where a waiting request before them ended a pass without any.
 
     The engine would stand still for good.
@@ -199,7 +200,7 @@ def _pause_and_fill(sim, w):
     worker = sim.workers[w]
     requests = sim.requests
     places = sim.config.max_running - worker.running
-    end = _NO_END
+    end = NO_END
     needed = 0
     paused = False
     s = worker.running_head
@@ -261,7 +262,7 @@ def choose(sim, w):
     worker.batch_size = 0
     worker.full = 0
     worker.paused = 0
-    _note_pages_in_progress(sim, w)
+    note_pages_in_progress(sim, w)
     needed = batch.list_late(sim, w)
     if worker.decoding > 0:
         needed += lists.pages_needed(sim, w, 0)
@@ -270,11 +271,11 @@ def choose(sim, w):
         return True
     steady = False
     if sim.config.capacity_policy != la.MAX_UTILIZATION:
-        steady = _fill(sim, w, _unreserved_pages(sim, w))
+        steady = fill(sim, w, unreserved_pages(sim, w))
         if worker.batch_size == 0 and worker.decoding + worker.draining == 0:
-            _go_on(sim, w)
+            go_on(sim, w)
     elif _all_fit(sim, w, needed):
-        steady = _fill(sim, w, batch.free_pages(sim, w) - needed)
+        steady = fill(sim, w, batch.free_pages(sim, w) - needed)
     else:
         worker.paused = _pause_and_fill(sim, w)
         if sim.config.chunking_policy == la.FIRST_COME_FIRST_SERVED:
@@ -288,4 +289,6 @@ def choose(sim, w):
 def start(sim, w, now):
     """Start the batch: its waiting requests, then the pages of its decodes."""
     batch.begin(sim, w, now)
+    if sim.workers[w].decoding > 0:
+        memory.take_decode_pages(sim, w, now, lists.pages_needed(sim, w, 0))
     batch.add_late(sim, w, now)

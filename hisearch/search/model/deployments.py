@@ -14,7 +14,7 @@ from hisearch.specs.deployments.agent_memory import AgentMemorySpec
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.engine_settings import OWN_SETTINGS, SWA_FULL_TOKENS_RATIO
 from hisearch.specs.deployments.routing import RouterSpec
-from hisearch.specs.deployments.speculation import DRAFTING_ENGINES
+from hisearch.specs.deployments.speculation import NO_OVERLAP_WITH_NGRAM, drafts_of_engine
 from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES
 from hisearch.specs.machines.devices import DevicesSpec
 from hisearch.specs.studies.search_space import CacheSpace, RoutingSpace
@@ -95,11 +95,10 @@ def on_engine(
     for pool in deployment.pools:
         data = pool.model_dump()
         data["engine"] |= {"name": engine, "page_tokens": page_tokens, "version": version}
-        if engine not in DRAFTING_ENGINES:
+        if not drafts_of_engine(engine, version, pool.engine.speculation):
             data["engine"]["speculation"] = None
         if pool.engine.speculation is not None and pool.engine.speculation.method == "ngram":
-            # vLLM alone has no overlap with n-grams.
-            data["engine"]["overlap"] = engine != "vllm"
+            data["engine"]["overlap"] = engine not in NO_OVERLAP_WITH_NGRAM
         data["movement"] = {}
         for owner, unset in OWN_SETTINGS.items():
             if engine != owner:

@@ -73,8 +73,10 @@ def lockstep_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
     if plan.scheduler_kind != "lockstep" or lockstep is None:
         return unused | {"draft_shared_s": np.zeros(2)}
     graphs = np.array(lockstep.graph_batches, np.int64)
-    sizes = np.arange(graphs[-1] + 1) if len(graphs) else np.zeros(0, np.int64)
-    padded = graphs[np.searchsorted(graphs, sizes)] if len(graphs) else sizes
+    drafts = plan.speculation
+    each = 1 + drafts.draft_tokens if drafts is not None and plan.engine.name == "trtllm" else 1
+    sizes = np.arange(each * graphs[-1] + 1) if len(graphs) else np.zeros(0, np.int64)
+    padded = each * graphs[np.searchsorted(graphs, -(-sizes // each))] if len(graphs) else sizes
     by_kind_s = np.zeros((3, 0)) if lockstep.by_kind_s is None else lockstep.by_kind_s
     return {
         "shared_s": np.ascontiguousarray(lockstep.shared_s),

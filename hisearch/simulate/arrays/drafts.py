@@ -14,12 +14,12 @@ from hisearch.traces.compiled import TraceArrays
 
 
 def only_prices(plan: WorkerPlan, role: int) -> bool:
-    """Whether drafts change the prices of a pool's steps alone: workers that make one token, of SGLang or with tiers.
+    """Whether drafts change the prices of a pool's steps alone: workers that make one token, but vLLM's without tiers.
 
-    Without tiers SGLang's also have other keys in their tree. With them a hit is a token longer (SGLang), or a block
+    Without tiers SGLang's also have other keys in their tree. With tiers a hit is a token longer (SGLang), or a block
     (vLLM before 0.33, with a head).
     """
-    return role == fl.PREFILL and (plan.engine.name == "sglang" or plan.movement is not None)
+    return role == fl.PREFILL and (plan.engine.name != "vllm" or plan.movement is not None)
 
 
 def settings(plan: WorkerPlan, role: int) -> dict[str, int]:

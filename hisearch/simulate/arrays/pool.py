@@ -39,6 +39,7 @@ from hisearch.traces.compiled import TraceArrays
 _SHUFFLE_STREAMS = 0x6A09E667F3BCC908
 
 ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG, "trtllm": la.TRTLLM}
+_DRAFTS = {"vllm": la.VLLM_DRAFTS, "sglang": la.SGLANG_DRAFTS, "trtllm": la.TRTLLM_DRAFTS}
 _SCHEDULER_KINDS = {"alone": la.SINGLE, "lockstep": la.LOCKSTEP, "pipe": la.PIPE}
 _CAPACITY_POLICIES = {
     "guaranteed_no_evict": la.GUARANTEED_NO_EVICT,
@@ -58,7 +59,7 @@ def entry_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
     if plan.groups is not None:
         return la.VLLM_GROUPS
     if plan.speculation is not None and not draft_arrays.only_prices(plan, role):
-        return la.SGLANG_DRAFTS if plan.engine.name == "sglang" else la.VLLM_DRAFTS
+        return _DRAFTS[plan.engine.name]
     kv_connector, by_today = offload_arrays.kv_connector_of(plan), offload_arrays.by_chunk(plan)
     return offload_arrays.engine_entry(ENGINES[plan.engine.name], kv_connector, by_today)
 

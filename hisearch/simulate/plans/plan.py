@@ -67,7 +67,7 @@ class WorkerPlan:
     agents: memory that they need besides KV, and its policy; None: no agents. lora: how adapters are served, or None.
     groups: of KV blocks, under vLLM; None: a single group without a window.
     windows, states: SGLang's pool besides full attention's; None: it has none.
-    speculation: drafted tokens, under vLLM and SGLang; None: none. compile_s: see ``latency.host.compile_s``.
+    speculation: drafted tokens; None: none. compile_s: see ``latency.host.compile_s``.
     slot_bytes_per_s: of each accelerator's slot, one direction, as its host link attains it.
     """
 
@@ -197,8 +197,7 @@ def plan_worker(
         max_context_tokens=memory.kv_capacity_tokens, devices=attached,
     )  # fmt: skip
     costs = with_adapters(price(model=model, weight_dtype=pool.weight_dtype), pool, model, accelerator)
-    if engine.speculation is not None:
-        costs = with_drafter(costs, model, pool.weight_dtype or model.weight_dtype, engine.speculation, price)
+    costs = with_drafter(costs, model, pool.weight_dtype or model.weight_dtype, engine, price)
     kv = memory.kv_groups
     longest = model.max_context_tokens
     if kv is not None:
@@ -206,7 +205,7 @@ def plan_worker(
         longest = kv.longest_request_tokens(memory.kv_capacity_tokens // engine.page_size, engine, longest)
     if pool.decode_context_parallel > 1:
         engine = engine.model_copy(update={"page_tokens": pool.block_tokens})
-    speculation = plan_speculation(engine.speculation, model)
+    speculation = plan_speculation(engine, model)
     if speculation is not None:
         # The engine starts with a window that its memory holds, behind which it drafts nothing.
         longest = min(longest, memory.kv_capacity_tokens)

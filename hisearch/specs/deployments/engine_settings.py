@@ -98,13 +98,13 @@ UNREAD: dict[EngineName, tuple[str, ...]] = {
 def with_release_defaults(data: Any) -> Any:
     """Settings as a mapping, with the defaults of the release that they name where it has others.
 
-    vLLM turns asynchronous scheduling off where drafts are n-grams (``config/vllm.py`` of 0.19.1 and 0.33.0).
+    vLLM and TensorRT-LLM turn it off where drafts are n-grams (``speculation.NO_OVERLAP_WITH_NGRAM``).
     """
     if not isinstance(data, dict) or "overlap" in data:
         return data
     since, drafts = OVERLAPS_SINCE.get(str(data.get("name"))), data.get("speculation")
     method = drafts.get("method") if isinstance(drafts, dict) else getattr(drafts, "method", None)
-    by_ngram = data.get("name") == "vllm" and method == "ngram"
+    by_ngram = data.get("name") in ("vllm", "trtllm") and method == "ngram"
     former = bool(since) and precedes(str(data.get("version", "")), str(since))
     return data | {"overlap": False} if former or by_ngram else data
 

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from hisearch.specs.base import ENGINE_TITLES, Count, EngineName, Fraction, Seed, Strict
 from hisearch.specs.deployments.engine_rules import rules_version
 from hisearch.specs.errors import KeyedError
-from hisearch.specs.models.acceptance import DraftMethodName
+from hisearch.specs.models.acceptance import DRAFT_METHODS, DraftMethodName
 from hisearch.specs.models.model import ModelSpec, WeightsName
 from hisearch.specs.versions import precedes
 from hisearch.specs.wording import counted
@@ -24,23 +24,31 @@ MOST_DRAFT_TOKENS = 16
 HEADS: frozenset[DraftMethodName] = frozenset({"mtp", "eagle", "eagle3"})
 #: Methods whose head is a checkpoint of its own.
 OWN_WEIGHTS: frozenset[DraftMethodName] = frozenset({"eagle", "eagle3"})
-#: Engines under which drafted tokens are simulated.
-DRAFTING_ENGINES: frozenset[EngineName] = frozenset({"vllm", "sglang"})
+#: Methods that an engine has: TensorRT-LLM's PyTorch backend knows EAGLE's heads of the third version alone.
+METHODS: dict[EngineName, frozenset[DraftMethodName]] = {
+    "vllm": frozenset(DRAFT_METHODS),
+    "sglang": frozenset(DRAFT_METHODS),
+    "trtllm": frozenset({"mtp", "eagle3", "ngram"}),
+}
+#: Engines that do not form a batch ahead of results with n-grams: vLLM's ``config/vllm.py``, TensorRT-LLM's
+#: ``speculative/interface.py: SpeculativeDecodingMode.support_overlap_scheduler``.
+NO_OVERLAP_WITH_NGRAM: frozenset[EngineName] = frozenset({"vllm", "trtllm"})
 #: SGLang's first release whose rules with drafts are simulated.
 SGLANG_SINCE = "0.5.23"
 
 
 class SpeculationSpec(Strict):
-    """Drafted tokens, simulated under vLLM and SGLang: `--speculative-config`, `--speculative-algorithm`."""
+    """Drafted tokens: `--speculative-config`, `--speculative-algorithm`, TensorRT-LLM's `speculative_config`."""
 
     method: DraftMethodName = Field(
-        description="vLLM method; SGLang's algorithms NEXTN, EAGLE, EAGLE3 and NGRAM. mtp: the model's own layer of "
-        "multi-token prediction; eagle, eagle3: a head with weights of its own; ngram: what followed the same tokens "
-        "before."
+        description="vLLM method; SGLang's algorithms NEXTN, EAGLE, EAGLE3 and NGRAM; TensorRT-LLM's MTP, Eagle "
+        "(eagle3) and NGram. mtp: the model's own layer of multi-token prediction; eagle, eagle3: a head with weights "
+        "of its own; ngram: what followed the same tokens before."
     )
     draft_tokens: Annotated[int, Field(ge=1, le=MOST_DRAFT_TOKENS)] = Field(
         description="Tokens drafted for each sequence and step, one behind the other: vLLM num_speculative_tokens; "
-        "SGLang speculative_num_draft_tokens less one, with speculative_eagle_topk 1."
+        "SGLang speculative_num_draft_tokens less one, with speculative_eagle_topk 1; TensorRT-LLM max_draft_len, of "
+        "MTP num_nextn_predict_layers."
     )
     acceptance: list[Fraction] | None = Field(
         None,
@@ -122,6 +130,10 @@ class DraftingEngine(Protocol):
     @property
     def overlap(self) -> bool: ...  # noqa: D102
     @property
+    def chunk_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def capacity_policy(self) -> str: ...  # noqa: D102
+    @property
     def mixed_chunk(self) -> bool: ...  # noqa: D102
     @property
     def by_priority(self) -> bool: ...  # noqa: D102
@@ -143,6 +155,13 @@ def simulates_drafts(version: str) -> bool:
     return not precedes(rules_version("sglang", version), SGLANG_SINCE)
 
 
+def drafts_of_engine(engine: EngineName, version: str, speculation: SpeculationSpec | None) -> bool:
+    """Whether an engine's release drafts so, as it is simulated; no drafts always are."""
+    if speculation is None:
+        return True
+    return speculation.method in METHODS[engine] and (engine != "sglang" or simulates_drafts(version))
+
+
 def check_speculation(
     engine: DraftingEngine,
     *,
@@ -156,6 +175,7 @@ def check_speculation(
     """Refuse what is not simulated together with drafted tokens.
 
     vLLM 0.19.1 refuses n-gram drafts with asynchronous scheduling (``config/vllm.py: VllmConfig.__post_init__``).
+    TensorRT-LLM turns its overlap scheduler off (``pyexecutor/py_executor_creator.py``).
 
     Raises:
         KeyedError: with a key below the pool.
@@ -163,8 +183,13 @@ def check_speculation(
     speculation, key, unified = engine.speculation, ("engine", "speculation"), role == "unified"
     if speculation is None:
         return
-    if engine.name not in DRAFTING_ENGINES:
-        raise KeyedError(key, f"speculation is simulated under vLLM and SGLang, not {ENGINE_TITLES[engine.name]}")
+    title = ENGINE_TITLES[engine.name]
+    if speculation.method not in METHODS[engine.name]:
+        known = ", ".join(method for method in DRAFT_METHODS if method in METHODS[engine.name])
+        raise KeyedError((*key, "method"), f"{title} has no {speculation.method}; known: {known}")
+    if engine.overlap and speculation.method == "ngram" and engine.name in NO_OVERLAP_WITH_NGRAM:
+        plans = "asynchronous scheduling" if engine.name == "vllm" else "overlap scheduler"
+        raise KeyedError(("engine", "overlap"), f"{title} has no {plans} with ngram; write overlap: false")
     refused = {
         f"with pipeline_parallel {pipeline}": pipeline > 1,
         f"with cache tiers of {role} workers": tiers and role != "prefill",
@@ -181,8 +206,13 @@ def check_speculation(
             "with mixed_chunk": engine.mixed_chunk,
             "with priorities that preempt": engine.by_priority,
         }
-    elif engine.overlap and speculation.method == "ngram":
-        raise KeyedError(("engine", "overlap"), "vLLM has no asynchronous scheduling with ngram; write overlap: false")
+    elif engine.name == "trtllm":
+        if engine.chunk_tokens <= speculation.draft_tokens:
+            message = f"{engine.chunk_tokens} is no step: a decode computes {1 + speculation.draft_tokens} tokens"
+            raise KeyedError(("engine", "chunk_tokens"), message)
+        if engine.capacity_policy == "max_utilization" and unified:
+            message = "drafted tokens are not simulated with max_utilization; take guaranteed_no_evict or static_batch"
+            raise KeyedError(("engine", "capacity_policy"), message)
     for where, is_refused in refused.items():
         if is_refused:
             raise KeyedError(key, f"drafted tokens are not simulated {where}")

@@ -23,7 +23,7 @@ from hisearch.specs.deployments.deployment import EvictionName
 from hisearch.specs.deployments.engine import SCHEDULES, CapacityPolicyName, ScheduleName
 from hisearch.specs.deployments.engine_settings import SWA_FULL_TOKENS_RATIO
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
-from hisearch.specs.deployments.speculation import DRAFTING_ENGINES, SpeculationSpec, simulates_drafts
+from hisearch.specs.deployments.speculation import METHODS, SpeculationSpec, drafts_of_engine
 from hisearch.specs.deployments.tiers import (
     HierarchyName,
     KvConnectorName,
@@ -81,7 +81,7 @@ class ExecutionSpace(Strict):
     speculation: list[SpeculationSpec | None] = Field(
         default=[None],
         min_length=1,
-        description="vLLM, SGLang: as an Engine's speculation; null for none, which is what TensorRT-LLM has.",
+        description="As an Engine's speculation, tried under the engines that have it; null for none.",
     )
     experts: list[ExpertsSpec] = Field(
         default=[ExpertsSpec()], min_length=1, description="As an Engine's experts: load, exchange of tokens, copies."
@@ -112,11 +112,9 @@ class ExecutionSpace(Strict):
         return [Parallelism(tp, dp, ep, pp, decode_context=shared) for tp, dp, ep, pp, shared in splits]
 
     def speculations(self, engine: EngineName) -> list[SpeculationSpec | None]:
-        """What drafts an engine's tokens; ``[None]`` where they are not simulated."""
-        drafts = engine in DRAFTING_ENGINES
-        if engine == "sglang":
-            drafts = simulates_drafts(self.versions.get(engine, ""))
-        return list(self.speculation) if drafts else [None]
+        """What drafts an engine's tokens, of what is simulated under it; ``[None]`` where nothing is."""
+        version = self.versions.get(engine, "")
+        return [drafts for drafts in self.speculation if drafts_of_engine(engine, version, drafts)] or [None]
 
     def schedules_of(self, engine: EngineName) -> list[str]:
         """Orders of the waiting queue that an engine has; fcfs where it has none of the space's."""
@@ -143,8 +141,9 @@ class ExecutionSpace(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> ExecutionSpace:
-        if any(self.speculation) and not DRAFTING_ENGINES & set(self.engines):
-            raise KeyedError(("speculation",), "is simulated under vLLM and SGLang, which are none of the engines")
+        for index, drafts in enumerate(self.speculation):
+            if drafts is not None and not any(drafts.method in METHODS[engine] for engine in self.engines):
+                raise KeyedError(("speculation", index, "method"), f"no engine of the space has {drafts.method}")
         return self
 
 

@@ -281,11 +281,12 @@ class Pricer:
             costs = estimator.compile(priced)
             if conditions.draft_tokens:
                 drafts = SpeculationSpec(method="mtp", draft_tokens=conditions.draft_tokens)
+                drafting = priced.engine.model_copy(update={"speculation": drafts})
 
                 def price(*, model: ModelSpec, weight_dtype: DType) -> CompiledCosts:
                     return estimator.compile(replace(priced, model=model, weight_dtype=weight_dtype))
 
-                costs = with_drafter(costs, priced.model, priced.loaded_dtype, drafts, price)
+                costs = with_drafter(costs, priced.model, priced.loaded_dtype, drafting, price)
         except InvalidParallelism as error:
             raise NotPriced(f"split: {error}") from error
         except DoesNotFit as error:

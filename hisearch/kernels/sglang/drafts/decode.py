@@ -12,8 +12,7 @@ Source: ``speculative.eagle_utils.eagle_prepare_for_decode``, ``managers.schedul
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.core import rng
-from hisearch.kernels.engine import gaps, log
+from hisearch.kernels.engine import drafts, gaps, log
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.sglang import decode as sglang_decode
@@ -51,7 +50,7 @@ def _drain(sim, w):
     r = worker.running_head
     while r >= 0:
         after = sim.requests[r].next
-        if drafted.in_flight(sim, w, r) and drafted.known_generated(sim, w, r) + 1 >= memory.max_new(sim, r):
+        if drafts.in_flight(sim, w, r) and drafts.known_generated(sim, w, r) + 1 >= memory.max_new(sim, r):
             lists.stop_running(sim, w, r)
             worker.decoding -= 1
             sim.requests[r].state = la.DRAINING
@@ -129,7 +128,7 @@ def _retract(sim, w):
     declared = 0
     for k in range(count):
         r = sim.batch[w, k]
-        generated += drafted.known_generated(sim, w, r)
+        generated += drafts.known_generated(sim, w, r)
         declared += memory.max_new(sim, r)
         lists.stop_running(sim, w, r)
         lists.run_last(sim, w, r)
@@ -181,16 +180,6 @@ def place(sim, r):
 
 
 @kernel
-def _accepted_drafts(sim, r):
-    """How many of the drafts behind ``r``'s newest token are accepted."""
-    unit = rng.unit_at(sim.config.draft_seed, r, sim.requests[r].generated)
-    accepted = 0
-    while accepted < sim.config.draft_tokens and unit < sim.accepted[accepted]:
-        accepted += 1
-    return accepted
-
-
-@kernel
 def account(sim, w, r, end_s):
     """Account for what the step just launched, which ends at ``end_s``, makes of ``r``. Returns tokens made."""
     request = sim.requests[r]
@@ -200,7 +189,7 @@ def account(sim, w, r, end_s):
         # Its last token is in flight; nothing comes of another step.
         request.made = 0
         return 0
-    tokens = 1 if request.part == la.PROMPT_ENDS else 1 + _accepted_drafts(sim, r)
+    tokens = 1 if request.part == la.PROMPT_ENDS else 1 + drafts.accepted(sim, r, sim.config.draft_tokens)
     request.made = min(tokens, left)
     request.exceeds = 1 if tokens > left else 0
     if request.generated > 0:
@@ -212,14 +201,6 @@ def account(sim, w, r, end_s):
         mates = sim.workers[w].decoding - (1 if request.state == la.VERIFYING else 0)
         thinking.note_sampled(sim, r, request.generated - request.made, end_s, mates)
     return request.made
-
-
-@kernel
-def ends_with(sim, r, serial):
-    """Whether the results of the step numbered ``serial`` show the end of ``r``."""
-    request = sim.requests[r]
-    later = request.made if request.sampled_step > serial else 0
-    return request.generated - later == sim.trace.output_tokens[r]
 
 
 @kernel

@@ -6,7 +6,7 @@ import math
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import radix
-from hisearch.kernels.engine import device, log
+from hisearch.kernels.engine import device, drafts, log
 from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
@@ -135,7 +135,7 @@ def complete(sim, w, now):
             continue
         if launch.kind == la.PREFILL_STEP and math.isnan(request.first_token_s):
             lists.note_first_token(sim, r, now)
-        if decode.ends_with(sim, r, serial):
+        if drafts.ends_with(sim, r, serial):
             decode.finish(sim, w, r, now)
         elif launch.kind == la.PREFILL_STEP:
             memory.keep_unfinished(sim, w, r, False)

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue, tree
-from hisearch.kernels.core import rng
-from hisearch.kernels.engine import gaps, ordered, schedulers
+from hisearch.kernels.engine import drafts, gaps, ordered, schedulers
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists, thinking
 from hisearch.kernels.vllm import memory, step
@@ -31,25 +30,16 @@ NOTHING, DECODES, WITH_PROMPTS = 0, 1, 2
 
 
 @kernel
-def _in_flight(sim, w, r):
-    """Whether the step that made ``r``'s newest tokens is outstanding."""
-    worker = sim.workers[w]
-    return sim.requests[r].sampled_step > worker.launched - worker.outstanding
-
-
-@kernel
 def known(sim, w, r):
     """Prompt and output tokens of ``r`` that the scheduler knows."""
-    request = sim.requests[r]
-    tokens = sim.trace.input_tokens[r] + request.generated
-    return tokens - request.made if _in_flight(sim, w, r) else tokens
+    return sim.trace.input_tokens[r] + drafts.known_generated(sim, w, r)
 
 
 @kernel
 def assumed(sim, w, r):
     """Tokens of ``r`` that the scheduler takes to be computed: drafts in flight count as accepted."""
     request = sim.requests[r]
-    return request.computed + request.rejected if _in_flight(sim, w, r) else request.computed
+    return request.computed + request.rejected if drafts.in_flight(sim, w, r) else request.computed
 
 
 @kernel
@@ -116,9 +106,9 @@ def _schedule(sim, w, r, computed, share, lookahead):
 @kernel
 def _ends_for_sure(sim, w, r):
     """Whether the step in flight makes the last token that ``r`` may make, even if it rejects all drafts."""
-    if not _in_flight(sim, w, r):
+    if not drafts.in_flight(sim, w, r):
         return False
-    return known(sim, w, r) - sim.trace.input_tokens[r] + 1 >= sim.trace.max_output_tokens[r]
+    return drafts.known_generated(sim, w, r) + 1 >= sim.trace.max_output_tokens[r]
 
 
 @kernel
@@ -283,16 +273,6 @@ def admit_waiting(sim, w, now, budget):
 
 
 @kernel
-def accepted_drafts(sim, r, offered):
-    """How many of the ``offered`` drafts behind ``r``'s newest token are accepted."""
-    unit = rng.unit_at(sim.config.draft_seed, r, sim.requests[r].generated)
-    accepted = 0
-    while accepted < offered and unit < sim.accepted[accepted]:
-        accepted += 1
-    return accepted
-
-
-@kernel
 def account(sim, w, r, end):
     """Account for the share of ``r`` in the step just launched, which ends at ``end``. Returns tokens made."""
     worker = sim.workers[w]
@@ -305,7 +285,7 @@ def account(sim, w, r, end):
         return 0
     accepted = 0
     if request.state == la.VERIFYING:
-        accepted = accepted_drafts(sim, r, request.chunk - 1)
+        accepted = drafts.accepted(sim, r, request.chunk - 1)
         request.rejected = request.chunk - 1 - accepted
     else:
         request.rejected = max(request.chunk - step.missing_tokens(sim, r), 0)
