@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.core.bits import bit_length
+from hisearch.kernels.engine.shared_prompts import shared_tokens
 from hisearch.kernels.layout import sim as la
 from hisearch.latency.knots import KNOT_BITS, LATE_BITS, LATE_FIRST, LONG_PARTS, MIXED_BITS, MIXED_FIRST
 
@@ -47,9 +48,8 @@ def dense(table, x):
 
 
 @kernel
-def chunk_seconds(costs, new, cached, prompt_tokens):
+def chunk_seconds(table, new, cached, prompt_tokens):
     """Prefill attention of ``new`` tokens after ``cached`` ones, all layers; ``prompt_tokens``: of all chunks."""
-    table = costs.chunk_rate
     i = cell(prompt_tokens, table.shape[0] - 1)
     j = cell(cached, table.shape[1] - 1)
     fx = min((prompt_tokens - knot(i)) / (knot(i + 1) - knot(i)), 1.0)
@@ -75,8 +75,14 @@ def decode_seconds(table, sequences, context):
 @kernel
 def token_wise(costs, sequences, tokens, sampling):
     """Everything but attention: host, token-wise operators, LM head and sampling."""
+    return with_sequences(costs, sequences, dense(costs.token_s, tokens), sampling)
+
+
+@kernel
+def with_sequences(costs, sequences, token_s, sampling):
+    """``token_s``, seconds of token-wise operators, with the host's, LM head and sampling."""
     total = costs.host.step_s + costs.host.per_sequence_s * sequences
-    total += dense(costs.token_s, tokens)
+    total += token_s
     total += dense(costs.sequence_s, sampling)
     return total
 
@@ -250,9 +256,7 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
     of the squares of what each reads. The latter two are used where costs are skewed. ``requests[r].part`` says whether
     a chunk samples, or is a decode. ``more_s``: see ``even_seconds``.
     """
-    tokens = decoding
-    sampling = decoding
-    decoded = decoding
+    tokens, sampling, decoded = decoding, decoding, decoding
     chunks = size
     read = context
     for k in range(size):
@@ -270,8 +274,15 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
             longest = max(longest, length)
             squares += length * length
             chunks -= 1
-    host = floor_seconds(costs.host, chunks + decoding, tokens, chunks)
-    total = token_wise(costs, chunks + decoding, tokens, sampling) + more_s
+    launched, token_s, rates = tokens, dense(costs.token_s, tokens), costs.chunk_rate
+    if costs.host.shared_ranks > 1 and chunks > 0:
+        most = shared_tokens(costs.host, requests, batch, size, decoding, tokens - decoded)
+        if most > 0:
+            launched, token_s = most * costs.host.shared_ranks, dense(costs.shared_s, most)
+        else:
+            rates = costs.whole_rate
+    host = floor_seconds(costs.host, chunks + decoding, launched, chunks)
+    total = with_sequences(costs, chunks + decoding, token_s, sampling) + more_s
     if chunks > 0:
         total += dense(costs.prompt_s, tokens - decoded)
     without_attention = total
@@ -280,7 +291,7 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
         request = requests[batch[k]]
         if request.part != la.LATE_DECODE:
             pairs += request.chunk * (request.computed + (request.chunk + 1) / 2.0)
-            total += chunk_seconds(costs, request.chunk, request.computed, tokens - decoded)
+            total += chunk_seconds(rates, request.chunk, request.computed, tokens - decoded)
     if decoding > 0:
         if chunks == 0 and costs.host.skewed:
             total += skew_seconds(costs.skew_s, decoding, longest * decoding - context)
