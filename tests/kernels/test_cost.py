@@ -43,16 +43,16 @@ def test_dense_tables_go_on_with_their_last_slope() -> None:
 def test_chunk_rates_stay_flat_beyond_their_table() -> None:
     law = StepCosts(0.0, 0.0, np.zeros(2), np.zeros(2), np.array([[1.0, 1.0], [3.0, 5.0]]), np.zeros((2, 2)))
     costs = kernel_costs(law)
-    assert cost.chunk_seconds(costs.chunk_rate, 1, 1, 1) == 1 * (1 + 1.0) * 5.0
-    assert cost.chunk_seconds(costs.chunk_rate, 7, 900, 7) == 7 * (900 + 4.0) * 5.0
-    assert cost.chunk_seconds(costs.chunk_rate, 1, 0, 1) == 1 * 1.0 * 3.0
+    assert cost.chunk_seconds(costs, 1, 1, 1) == 1 * (1 + 1.0) * 5.0
+    assert cost.chunk_seconds(costs, 7, 900, 7) == 7 * (900 + 4.0) * 5.0
+    assert cost.chunk_seconds(costs, 1, 0, 1) == 1 * 1.0 * 3.0
 
 
 def test_a_chunk_has_the_rate_of_the_mixed_step() -> None:
     rates = np.arange(1.0, 41.0)[:20, None] * np.ones(2)
     costs = kernel_costs(StepCosts(0.0, 0.0, np.zeros(2), np.zeros(2), rates, np.zeros((2, 2))))
-    assert cost.chunk_seconds(costs.chunk_rate, 3, 0, 3) == 3 * 2.0 * 4.0
-    assert cost.chunk_seconds(costs.chunk_rate, 3, 0, 15) == 3 * 2.0 * 16.0
+    assert cost.chunk_seconds(costs, 3, 0, 3) == 3 * 2.0 * 4.0
+    assert cost.chunk_seconds(costs, 3, 0, 15) == 3 * 2.0 * 16.0
 
 
 def _requests(chunks: list[tuple[int, int, bool]], late: list[int]) -> tuple[np.ndarray, np.ndarray]:

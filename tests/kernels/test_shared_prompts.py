@@ -60,7 +60,7 @@ def sglang_lists(chunks: list[int], ranks: int) -> list[list[tuple[int, int]]]:
 def shared_costs(seed: int, ranks: int, layout: int, floor: HostFloor | None) -> StepCosts:
     tables, others = rugged_costs(seed), rugged_costs(seed + 1)
     prompts = SharedPrompts(ranks, layout, others.token_s, None if layout == SWAP else 1.5 * tables.chunk_rate)
-    return tables._replace(mixed_decode_s=None, late=None, floor=floor, shared=prompts)
+    return tables._replace(mixed_decode_s=None, late=None, prompt_s=None, floor=floor, shared=prompts)
 
 
 @examples(300)

@@ -87,7 +87,7 @@ def test_kernels_give_the_same_bits(batch, contexts, unfinished):
     total += kernel_cost.dense(COSTS.token_s, tokens)
     total += kernel_cost.dense(COSTS.sequence_s, sampling)
     for new, cached in batch:
-        total += kernel_cost.chunk_seconds(COSTS.chunk_rate, new, cached, tokens - len(contexts))
+        total += kernel_cost.chunk_seconds(COSTS, new, cached, tokens - len(contexts))
     if contexts:
         total += kernel_cost.decode_seconds(COSTS.decode_s, len(contexts), sum(contexts))
     assert step_seconds(COSTS, batch, contexts, sampling) == total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.engine.lookups import chunk_rate, decode_seconds, dense, floor_seconds
 from hisearch.kernels.layout import sim as la
 from hisearch.latency.knots import INTERLEAVE, SWAP, ZIGZAG
 
@@ -51,3 +52,35 @@ def shared_tokens(host, requests, batch, size, decoding, prompt_tokens):
     if host.shared_layout == ZIGZAG:
         return (most + 2 * ranks - 1) // (2 * ranks) * (2 * ranks)
     return most
+
+
+@kernel
+def shared_batch_cost(costs, requests, batch, size, decoding, context, sampling):
+    """``cost.batch_cost`` of a step with prompts that ranks share; ``decoding``, ``context``: of late decodes too."""
+    prompt_tokens = 0
+    late = 0
+    for k in range(size):
+        if requests[batch[k]].part == la.LATE_DECODE:
+            late += 1
+        else:
+            prompt_tokens += requests[batch[k]].chunk
+    sequences = size - late + decoding
+    most = shared_tokens(costs.host, requests, batch, size, decoding, prompt_tokens)
+    launched = most * costs.host.shared_ranks if most > 0 else prompt_tokens + decoding
+    total = costs.host.step_s + costs.host.per_sequence_s * sequences
+    if most > 0:
+        total += dense(costs.shared_s, most)
+    else:
+        total += dense(costs.token_s, launched)
+    total += dense(costs.sequence_s, sampling)
+    for k in range(size):
+        request = requests[batch[k]]
+        if request.part != la.LATE_DECODE:
+            work = request.chunk * (request.computed + (request.chunk + 1) / 2.0)
+            if most > 0:
+                total += work * chunk_rate(costs.chunk_rate, request.computed, prompt_tokens)
+            else:
+                total += work * chunk_rate(costs.whole_rate, request.computed, prompt_tokens)
+    if decoding > 0:
+        total += decode_seconds(costs.decode_s, decoding, context)
+    return total, floor_seconds(costs.host, sequences, launched, size - late)
