@@ -95,12 +95,12 @@ def test_a_worker_draws_and_costs_what_its_ranks_do() -> None:
 
 def test_stages_share_prompts_too() -> None:
     """Two stages of eight ranks: twice the accelerators, and passes of about the same length."""
-    one, two = worker("vllm", 4), worker("vllm", 4, stages=2)
-    assert two.ranks == 16
+    single, double = worker("vllm", 4), worker("vllm", 4, stages=2)
+    assert double.ranks == 16
     chunk = [(1024, 0)]
-    passes = [step_seconds(plan.costs.seconds, chunk, []) for plan in (one, two)]
+    passes = [step_seconds(plan.costs.seconds, chunk, []) for plan in (single, double)]
     assert passes[0] < passes[1] < 1.1 * passes[0]
-    assert np.isfinite(served(two, 3).requests.finish_s).all()
+    assert np.isfinite(served(double, 3).requests.finish_s).all()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hisearch.specs.base import EngineName
 from hisearch.specs.documents.catalogue import Catalogue, is_path
@@ -357,9 +357,9 @@ def _shared_prompts(question: Question, model: ModelSpec) -> list[int]:
     ]
 
 
-def _shares_prompts(engine: EngineName, model: ModelSpec, ranks: int) -> bool:
+def _shares_prompts(engine: str, model: ModelSpec, ranks: int) -> bool:
     split = Parallelism(prefill_context=ranks).under(engine)
-    return not any(split_problems(model, split)) and engine_problem(engine, split, model) is None
+    return not any(split_problems(model, split)) and engine_problem(cast("EngineName", engine), split, model) is None
 
 
 def _gpu(name: str, catalogue: Catalogue) -> str:

@@ -108,7 +108,7 @@ class ExecutionSpace(Strict):
         """Every combination of the degrees, in the order of the lists."""
         degrees = (self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel)
         splits = itertools.product(*degrees, self.decode_context_parallel, self.prefill_context_parallel)
-        return [Parallelism(*own, decode_context=dcp, prefill_context=pcp) for *own, dcp, pcp in splits]
+        return [Parallelism(tp, dp, ep, pp, decode_context=d, prefill_context=p) for tp, dp, ep, pp, d, p in splits]
 
     def speculations(self, engine: EngineName) -> list[SpeculationSpec | None]:
         """What drafts an engine's tokens; ``[None]`` where they are not simulated."""
