@@ -213,6 +213,7 @@ def _space(resolved: ResolvedDeployment, gpu: Sequence[str], profile: str | None
         "attention_data_parallel": [pool.attention_data_parallel],
         "expert_parallel": [pool.expert_parallel],
         "decode_context_parallel": sorted({1, pool.decode_context_parallel}),
+        "prefill_context_parallel": sorted({1, pool.prefill_context_parallel}),
         "kv_dtypes": [pool.kv_dtype],
         "chunk_tokens": sorted({*CHUNKS, engine.chunk_tokens}),
         "max_running_requests": sorted({*RUNNING, engine.max_running_requests}),

@@ -139,9 +139,9 @@ def _peer_bytes_per_token(split: Parallelism, model: ModelSpec, *, separate_ffn:
     """Bytes that a worker's ranks send each other for one token of one group: collectives of all layers, and sends.
 
     Two all-reduces per layer and one for the embedding; the second unless ``separate_ffn``. With several groups, a
-    gather and a scatter over the stage replace every second all-reduce.
+    gather and a scatter over the stage replace every second all-reduce, as where ranks share prompts.
     """
-    payload = _ACTIVATION_BYTES * model.hidden_size
+    payload, split = _ACTIVATION_BYTES * model.hidden_size, split.as_groups
     reduced = all_reduce_volume(1.0, split.tensor) * payload * split.tensor
     layers = (model.layers + 1) * reduced
     if split.attention_data > 1:

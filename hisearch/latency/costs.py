@@ -15,6 +15,7 @@ Notation
              + sum over chunks of chunk_s(new, cached, P)
              + skew_s[n] * (m - c / n) + decode_s(n, c)
              + draft_s                                                where tokens are drafted
+             (where ranks share prompts, ``SharedPrompts`` replaces token_s[T] of steps with prompts)
     floor_s  = floor.step_s + floor.per_sequence_s * sequences + launches(T, P)
 
     chunk_s  = new * (cached + (new + 1) / 2) * rate, rate bilinear in a table over (P, cached)
@@ -105,6 +106,7 @@ class StepCosts(NamedTuple):
     prompt_s: shape (>= 2,), seconds by tokens of all prompt chunks; None: 0.
     floor: None: 0.
     draft: None: nothing is drafted.
+    shared: None: no ranks share prompts.
     """
 
     host_s: float
@@ -119,6 +121,24 @@ class StepCosts(NamedTuple):
     prompt_s: F8 | None = None
     floor: HostFloor | None = None
     draft: DraftCosts | None = None
+    shared: SharedPrompts | None = None
+
+
+class SharedPrompts(NamedTuple):
+    """What steps with prompts cost where ranks share their tokens (``workers.prompts``).
+
+    A step takes as long as that of the rank with most tokens. ``chunk_rate`` is then that of shared chunks.
+
+    ranks: that share.
+    layout: index of ``knots.LAYOUTS``, how tokens are dealt to ranks.
+    token_s: in place of that of ``StepCosts``, by tokens of the rank with most; shape (>= 2,).
+    whole_rate: ``chunk_rate`` of batches that are not shared; None: all are.
+    """
+
+    ranks: int
+    layout: int
+    token_s: F8
+    whole_rate: F8 | None = None
 
 
 class DraftCosts(NamedTuple):

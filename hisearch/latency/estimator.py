@@ -25,6 +25,7 @@ from hisearch.latency.costs import CompiledCosts, StepCosts
 from hisearch.latency.host import front_end_of
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import InvalidParallelism, Parallelism, parallelism_of
+from hisearch.latency.workers.prompts import compile_shared
 from hisearch.latency.workers.roofline import energy_costs
 from hisearch.specs.base import DType
 from hisearch.specs.deployments.deployment import EngineSpec
@@ -59,7 +60,7 @@ class LatencyEstimator(Protocol):
 class ProfileEstimator:
     """An estimator with the constants of one LatencyProfile.
 
-    prices_shared_context: whether it prices ranks that share each sequence's KV.
+    prices_shared_context: whether it prices ranks that share each sequence's KV, or prompts.
     """
 
     prices_shared_context: ClassVar[bool] = False
@@ -80,26 +81,28 @@ class ProfileEstimator:
             raise ValueError(f"profile {self.profile_name}: no overhead for engine '{engine.name}'; known: {known}")
         known_overhead = engines[engine.name]
         stated = known_overhead.of_version(engine.version) if engine.version else known_overhead
-        ranks = priced.split.tensor * priced.split.attention_data
+        ranks = priced.split.stage_ranks
         sizes = capture_sizes(engine, stated.graph_batches, priced.accelerator.memory_bytes, ranks)
         return stated.model_copy(update={"graph_batches": sizes})
 
     def check_shared_context(self, priced: PricedWorker) -> None:
-        """Refuse ranks that share each sequence's KV where the estimator does not price them.
+        """Refuse ranks that share each sequence's KV, or prompts, where the estimator does not price them.
 
         Raises:
             InvalidParallelism: with the pool's key.
         """
-        ranks, key = priced.split.decode_context, "decode_context_parallel"
-        if ranks > 1 and not self.prices_shared_context:
-            message = f"{key} {ranks} is not priced by profile {self.profile_name}: the roofline and fitted laws do"
-            raise InvalidParallelism(message, key)
+        shared = {"decode_context_parallel": priced.split.decode_context}
+        shared["prefill_context_parallel"] = max(priced.split.prefill_context, priced.prompt_ranks)
+        for key, ranks in shared.items():
+            if ranks > 1 and not self.prices_shared_context:
+                message = f"{key} {ranks} is not priced by profile {self.profile_name}: the roofline and fitted laws do"
+                raise InvalidParallelism(message, key)
 
     def costs(self, priced: PricedWorker, seconds: StepCosts, **known: Any) -> CompiledCosts:
         """``seconds`` with energy by the roofline, the profile's evidence, and what else is ``known``.
 
         Raises:
-            InvalidParallelism: ranks share each sequence's KV, which this estimator does not price.
+            InvalidParallelism: ranks share each sequence's KV, or prompts, which this estimator does not price.
         """
         self.check_shared_context(priced)
         return CompiledCosts(
@@ -189,11 +192,14 @@ def compile_costs(
         split, weight_dtype, kv_dtype, engine.model_dump_json(), *priced.limits,
         devices.key if devices is not None else "",
     )  # fmt: skip
-    question = _Question(
-        key,
-        lambda: corrected(_estimator(profile_name, profile, accelerator, devices).compile(priced), profile.corrections),
-    )
-    return _answer(question)
+
+    def compile_worker(worker: PricedWorker) -> CompiledCosts:
+        estimator = _estimator(profile_name, profile, accelerator, devices)
+        return corrected(estimator.compile(worker), profile.corrections)
+
+    if split.prefill_context > 1:
+        return _answer(_Question(key, lambda: compile_shared(compile_worker, priced)))
+    return _answer(_Question(key, lambda: compile_worker(priced)))
 
 
 def forget() -> None:

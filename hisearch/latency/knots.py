@@ -1,4 +1,4 @@
-"""Knots of step-cost tables: a kernel computes the cell of a value without a search.
+"""Knots of step-cost tables: a kernel computes the cell of a value without a search. Codes that both know.
 
 Token and sequence knots are linear up to ``2**KNOT_BITS``, then ``2**KNOT_BITS`` per octave.
 """
@@ -37,6 +37,11 @@ def knots_up_to(limit: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         knots.append(tokens_knot(len(knots)))
     return np.array(knots, dtype=np.int64)
 
+
+#: How ranks share prompts: vLLM's chunks, of which a rank has the k-th and the k-th from the end, and decodes dealt in
+#: turns; SGLang's, where each request needs a token for each chunk; SGLang's tokens dealt in turns.
+LAYOUTS = ("swap", "zigzag", "interleave")
+SWAP, ZIGZAG, INTERLEAVE = range(3)
 
 #: First knots above 0 of ``mixed_decode_s``, by axis; K also has a knot at 0.
 MIXED_FIRST = (16, 16, 1, 16)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from hisearch.base.dtypes import F8, I8
 from hisearch.latency.costs import HostFloor, StepCosts
 from hisearch.latency.knots import octaves, token_knots
+from hisearch.latency.step_cost import shared_tokens
 
 
 class Stacked:
@@ -26,10 +27,14 @@ class Stacked:
         """Stack at least one cost.
 
         Raises:
-            ValueError: their tables differ in shape.
+            ValueError: their tables differ in shape, or their ranks share prompts differently.
         """
+        shared = [step_costs.shared for step_costs in costs]
+        if len({None if s is None else (s.ranks, s.layout) for s in shared}) > 1:
+            raise ValueError("costs whose ranks share prompts differently are not stacked")
+        self._shared = [s for s in shared if s is not None] or None
         # Every field gets a last axis of length C. ``late`` applies to unequal decodes in mixed steps only.
-        alike = (step_costs._replace(late=None, floor=None) for step_costs in costs)
+        alike = (step_costs._replace(late=None, floor=None, shared=None) for step_costs in costs)
         self._floors = [step_costs.floor or HostFloor() for step_costs in costs]
         self._costs = StepCosts(*(_stacked(field) for field in zip(*alike, strict=True)))
 
@@ -62,17 +67,27 @@ class Stacked:
         """
         costs = self._costs
         total = costs.host_s + costs.host_per_sequence_s * (sequences + 1)[:, None]
-        total = total + dense(costs.token_s, new + sequences) + dense(costs.sequence_s, sequences + 1)
+        launched, work = new + sequences, new * (cached + (new + 1) / 2.0)
+        token_s, attention_s = dense(costs.token_s, launched), _bilinear(costs.chunk_rate, new, cached, most=1.0)
+        if (shared := self._shared) is not None:
+            steps = zip(new.tolist(), sequences.tolist(), strict=True)
+            most = np.array([shared_tokens(shared[0], [chunk], decodes) for chunk, decodes in steps])
+            split = most[:, None] > 0
+            token_s = np.where(split, dense(np.stack([s.token_s for s in shared], axis=-1), most), token_s)
+            if shared[0].whole_rate is not None:
+                whole = np.stack([s.whole_rate for s in shared if s.whole_rate is not None], axis=-1)
+                attention_s = np.where(split, attention_s, _bilinear(whole, new, cached, most=1.0))
+            launched = np.where(most > 0, most * shared[0].ranks, launched)
+        total = total + token_s + dense(costs.sequence_s, sequences + 1)
         if costs.prompt_s is not None:
             total += dense(costs.prompt_s, new)
-        work = new * (cached + (new + 1) / 2.0)
-        total += work[:, None] * _bilinear(costs.chunk_rate, new, cached, most=1.0)
+        total += work[:, None] * attention_s
         if costs.mixed_decode_s is None:
             mixed = _bilinear(costs.decode_s, sequences, sequences * reads)
         else:
             mixed = _octaves(costs.mixed_decode_s, (new, cached, sequences, reads - 1))
         total = total + np.where(sequences[:, None] > 0, mixed, 0.0)
-        return np.maximum(total, self._floor_s(sequences + 1, new + sequences, prompts=True))
+        return np.maximum(total, self._floor_s(sequences + 1, launched, prompts=True))
 
     def _floor_s(self, sequences: I8, tokens: I8, *, prompts: bool) -> F8:
         """``HostFloor.seconds`` of each step and cost, shape (K, C)."""

@@ -38,6 +38,8 @@ class PricedWorker:
     max_tokens, max_sequences: most of a step.
     max_context_tokens: most tokens of context that a step's decodes read together.
     hosts: placement of its ranks on several hosts; None: one host.
+    prompt_ranks: attention groups that share the tokens of one batch, as sets of ranks of a single group do
+        (``workers.prompts``); 1: none.
     """
 
     model: ModelSpec
@@ -50,6 +52,7 @@ class PricedWorker:
     max_sequences: int
     max_context_tokens: int
     hosts: AcrossHosts | None = None
+    prompt_ranks: int = 1
 
     @property
     def loaded_dtype(self) -> DType:

@@ -2,7 +2,7 @@
 
 The kernels evaluate the same expressions in the same order, so both give the same bits:
 
-    total = host_s + host_per_sequence_s * sequences
+    total = host_s + host_per_sequence_s * sequences        token_s[most of a rank] where ranks share prompts
     total += token_s[T];  total += sequence_s[S]
     total += prompt_s[P]            if there are chunks
     total += work * rate            for each chunk in order
@@ -22,8 +22,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.latency.costs import DraftCosts, StepCosts
-from hisearch.latency.knots import LONG_PARTS, late_octaves, octaves, token_knots
+from hisearch.latency.costs import DraftCosts, SharedPrompts, StepCosts
+from hisearch.latency.knots import INTERLEAVE, LONG_PARTS, SWAP, ZIGZAG, late_octaves, octaves, token_knots
 
 
 def step_seconds(
@@ -46,7 +46,17 @@ def step_seconds(
     sequences = len(chunks) + n
     tokens = sum(new for new, _ in chunks) + n + drafted
     total = costs.host_s + costs.host_per_sequence_s * sequences
-    total += dense_lookup(costs.token_s, tokens)
+    rates, launched = costs.chunk_rate, tokens
+    if chunks and costs.shared is not None:
+        most = shared_tokens(costs.shared, [new for new, _ in chunks], n)
+        if most:
+            total += dense_lookup(costs.shared.token_s, most)
+            launched = most * costs.shared.ranks
+        else:
+            assert costs.shared.whole_rate is not None
+            total, rates = total + dense_lookup(costs.token_s, tokens), costs.shared.whole_rate
+    else:
+        total += dense_lookup(costs.token_s, tokens)
     total += dense_lookup(costs.sequence_s, (sequences if sampling is None else sampling) + drafted)
     prompt_tokens = tokens - n - drafted
     if chunks and costs.prompt_s is not None:
@@ -56,7 +66,7 @@ def step_seconds(
     for new, cached in chunks:
         work = new * (cached + (new + 1) / 2.0)
         pairs += work
-        total += work * bilinear(costs.chunk_rate, prompt_tokens, cached, extrapolate=False)
+        total += work * bilinear(rates, prompt_tokens, cached, extrapolate=False)
     if n > 0:
         context = sum(decodes)
         if chunks and costs.mixed_decode_s is not None:
@@ -70,8 +80,35 @@ def step_seconds(
         context = sum(decodes) + sum(new + cached for new, cached in chunks)
         total += _drafting_seconds(costs, costs.draft, sequences, tokens, context, total - without_attention)
     if costs.floor is not None:
-        total = max(total, costs.floor.seconds(sequences, tokens, prompts=bool(chunks)))
+        total = max(total, costs.floor.seconds(sequences, launched, prompts=bool(chunks)))
     return float(total)
+
+
+def shared_tokens(shared: SharedPrompts, chunks: Sequence[int], decodes: int) -> int:
+    """Tokens of a step on the rank with most, of those that share its prompts; 0: all ranks have all tokens.
+
+    Args:
+        shared: how they share them.
+        chunks: new tokens of every prompt chunk.
+        decodes: sequences that decode.
+    """
+    ranks, blocks = shared.ranks, 2 * shared.ranks
+    if shared.layout == INTERLEAVE:
+        most = -(-sum(chunks) // ranks)
+        return -(-most // ranks) * ranks if sum(chunks) >= ranks else 0
+    if shared.layout == ZIGZAG and min(chunks) < blocks:
+        return 0
+    of_ranks = []
+    for rank in range(ranks):
+        tokens = len(range(rank, decodes, ranks))
+        for new in chunks:
+            cuts = [block * -(-new // blocks) for block in range(blocks)]
+            if shared.layout == ZIGZAG:
+                cuts = [block * (new // blocks) + min(block, new % blocks) for block in range(blocks)]
+            sizes = np.diff(np.minimum([*cuts, new], new))
+            tokens += int(sizes[rank] + sizes[blocks - 1 - rank])
+        of_ranks.append(tokens)
+    return max(of_ranks) if shared.layout == SWAP else -(-max(of_ranks) // blocks) * blocks
 
 
 def _drafting_seconds(

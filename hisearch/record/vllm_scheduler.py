@@ -26,6 +26,7 @@ SETTINGS = {
     "num_gpu_blocks_override": Setting("num_blocks", (int,), "an integer, 2 or more", required=True, least=2),
     "block_size": Setting("block_size", *_INTEGER, required=True, least=1),
     "decode_context_parallel_size": Setting("decode_context_parallel_size", *_INTEGER, default=1, least=1),
+    "prefill_context_parallel_size": Setting("prefill_context_parallel_size", *_INTEGER, default=1, least=1),
     "enable_prefix_caching": Setting("prefix", *_FLAG, default=True),
     "enable_chunked_prefill": Setting("chunked_prefill", *_FLAG, default=True),
     "policy": Setting("policy", (str,), "fcfs or priority", default="fcfs", choices=("fcfs", "priority")),
@@ -145,6 +146,10 @@ def make_scheduler(settings: dict[str, Any]) -> tuple[Any, Any]:
     config.cache_config.num_gpu_blocks = settings["num_blocks"]
     # There is one rank: only the scheduler's counting of blocks is asked for.
     ranks = config.parallel_config.decode_context_parallel_size = settings.get("decode_context_parallel_size", 1)
+    prompts = settings.get("prefill_context_parallel_size", 1)
+    if prompts > 1 and not hasattr(config.parallel_config, "pcp_shard_decode_requests"):
+        raise CaseError(f"prefill_context_parallel_size: vLLM {version()} does not run with it; leave it out")
+    config.parallel_config.prefill_context_parallel_size = prompts
     if settings.get("mamba_groups"):
         config.cache_config.mamba_cache_mode = _mamba_cache_mode(settings)
     sizes = {"block_size": settings["block_size"]}

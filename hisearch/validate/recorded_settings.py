@@ -119,6 +119,7 @@ class VllmSettings(_Settings):
     num_blocks: Annotated[int, Field(ge=2, le=2**31 - 1)]
     block_size: Tokens
     decode_context_parallel_size: Tokens = 1
+    prefill_context_parallel_size: Tokens = 1  # No decision depends on it.
     prefix: bool = True
     policy: Literal["fcfs", "priority"] = "fcfs"
     chunked_prefill: bool = True

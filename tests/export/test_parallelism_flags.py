@@ -11,6 +11,7 @@ from hisearch.export.engines.launch import Launch
 from hisearch.export.engines.trtllm_options import llm_api_options
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.models.model import ModelSpec
 
 CATALOGUE = Catalogue()
 MODEL = CATALOGUE.get("Model", "deepseek-v3").spec
@@ -20,25 +21,25 @@ DEGREES = {
     "sglang": {
         "--tp-size", "--pp-size", "--dp-size", "--enable-dp-attention", "--attn-dp-size", "--ep-size", "--dcp-size",
         "--dcp-comm-backend", "--attention-backend", "--moe-a2a-backend", "--moe-dense-tp-size",
-        "--enable-two-batch-overlap",
+        "--enable-two-batch-overlap", "--attn-cp-size", "--enable-prefill-cp", "--cp-strategy",
     },
     "vllm": {
         "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size", "--enable-expert-parallel",
-        "--decode-context-parallel-size", "--dcp-comm-backend",
+        "--decode-context-parallel-size", "--dcp-comm-backend", "--prefill-context-parallel-size",
     },
     "trtllm": {"--tp_size", "--pp_size", "--ep_size"},
 }  # fmt: skip
 
 
-def launch(engine: str, version: str = "", **degrees: Any) -> Launch:
+def launch(engine: str, version: str = "", model: ModelSpec = MODEL, **degrees: Any) -> Launch:
     settings = {"name": engine, "version": version, "max_running_requests": 32, "chunk_tokens": 1024}
     settings["experts"] = degrees.pop("experts", {})
     pool = PoolSpec.model_validate({"accelerator": "h200", "engine": settings, **degrees})
-    return Launch(pool, MODEL, H200, 100_000)
+    return Launch(pool, model, H200, 100_000)
 
 
-def emitted_flags(engine: str, version: str = "", **degrees: Any) -> dict[str, str | None]:
-    flags = engine_flags(launch(engine, version, **degrees))
+def emitted_flags(engine: str, version: str = "", model: ModelSpec = MODEL, **degrees: Any) -> dict[str, str | None]:
+    flags = engine_flags(launch(engine, version, model, **degrees))
     return {flag: value[0] if value else None for flag, *value in flags if flag in DEGREES[engine]}
 
 
@@ -113,6 +114,16 @@ def test_ranks_that_share_each_sequence_s_kv() -> None:
     assert flags["--max-total-tokens"] == "25000"
     blocks = dict(pair for pair in engine_flags(launch("vllm", **degrees)) if len(pair) == 2)
     assert int(blocks["--num-gpu-blocks-override"]) == 100_000 // (4 * int(blocks["--block-size"]))
+
+
+def test_ranks_that_share_prompts() -> None:
+    """SGLang counts them among the ranks of TP, and deals tokens of sparse attention in turns."""
+    degrees = {"tensor_parallel": 2, "prefill_context_parallel": 4}
+    assert emitted_flags("vllm", **degrees) == {"--tensor-parallel-size": "2", "--prefill-context-parallel-size": "4"}
+    for name, strategy in (("deepseek-v3.2", "interleave"), ("qwen3-235b-a22b", "zigzag")):
+        assert emitted_flags("sglang", model=CATALOGUE.get("Model", name).spec, **degrees) == {
+            "--tp-size": "8", "--attn-cp-size": "4", "--enable-prefill-cp": None, "--cp-strategy": strategy,
+        }  # fmt: skip
 
 
 def test_tokens_that_are_sent_to_their_experts() -> None:

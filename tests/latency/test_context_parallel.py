@@ -44,6 +44,7 @@ config = VllmConfig(
     scheduler_config=SchedulerConfig(max_model_len=8192, is_encoder_decoder=False),
 )
 config.parallel_config.decode_context_parallel_size = case["ranks"]
+config.parallel_config.prefill_context_parallel_size = case["prompts"]
 if hasattr(config.cache_config, "kv_cache_layout"):
     config.cache_config.kv_cache_layout = "LBNHC"
 kind = MLAAttentionSpec if case["mla"] else FullAttentionSpec
@@ -76,19 +77,23 @@ def memory(name: str, split: Parallelism, **settings: Any) -> MemoryPlan:
 
 
 @pytest.mark.parametrize(
-    ("name", "tensor", "ranks"), [("deepseek-v3", 8, 8), ("deepseek-v3", 8, 2), ("qwen3-235b-a22b", 8, 2)]
-)
-@pytest.mark.parametrize("title", ["vllm-0.33.0", "vllm-0.19.1"])
-def test_the_engine_keeps_as_many_tokens(title: str, name: str, tensor: int, ranks: int) -> None:
+    ("title", "name", "tensor", "ranks", "prompts"),
+    [
+        *((title, name, 8, ranks, 1) for title in ("vllm-0.33.0", "vllm-0.19.1")
+          for name, ranks in (("deepseek-v3", 8), ("deepseek-v3", 2), ("qwen3-235b-a22b", 2))),
+        ("vllm-0.33.0", "deepseek-v3", 2, 1, 4),
+    ],
+)  # fmt: skip
+def test_the_engine_keeps_as_many_tokens(title: str, name: str, tensor: int, ranks: int, prompts: int) -> None:
     engine, served = ENGINES[title], model(name)
     if not engine.is_there():
         pytest.skip(f"NOT CHECKED: no {title}; run `make test-engines`, or set {engine.variable} to its Python")
-    split = Parallelism(tensor, decode_context=ranks)
+    split = Parallelism(tensor, decode_context=ranks, prefill_context=prompts)
     plan = memory(name, split, page_tokens=64)
     part, bytes_of_block = shard(served, split), 64 * ranks * plan.kv_bytes_per_token_per_rank
     mla = served.mla
     case = {
-        "block": 64, "ranks": ranks, "layers": served.layers, "mla": mla is not None,
+        "block": 64, "ranks": ranks, "prompts": prompts, "layers": served.layers, "mla": mla is not None,
         "heads": 1 if mla else part.kv_heads,
         "width": mla.kv_lora_rank + mla.qk_rope_head_dim if mla else served.head_dim,
         "bytes": [int(plan.kv_bytes), int(plan.kv_bytes) - 1, int(plan.kv_bytes + bytes_of_block)],

@@ -83,18 +83,31 @@ def test_a_recorded_vllm_is_told_exactly(tmp_path: Path) -> None:
     assert (pool.engine.overlap, pool.engine.version, pool.engine.enforce_eager) == (False, "0.32.0", True)
 
 
-def test_ranks_that_share_kv_hold_blocks_together() -> None:
+def split_so(**degrees: int) -> Observation:
+    """A server of vLLM with these degrees, by its own names."""
     replies = vllm(*vllm_metrics(BEFORE, BEFORE, AFTER))
-    for degree, number in (("decode_context_parallel_size", 4), ("tensor_parallel_size", 8)):
+    for degree, number in degrees.items():
         replies = {
             path: [text.replace(f'"{degree}": 1,', f'"{degree}": {number},') for text in texts if isinstance(text, str)]
             for path, texts in replies.items()
         }
-    seen = watched(replies, model="deepseek-v3", accelerator="h200")
+    return watched(replies, model="deepseek-v3", accelerator="h200")
+
+
+def test_ranks_that_share_kv_hold_blocks_together() -> None:
+    seen = split_so(decode_context_parallel_size=4, tensor_parallel_size=8)
     assert seen.deployment is not None
     pool = seen.deployment["pools"][0]
     assert (pool["tensor_parallel"], pool["decode_context_parallel"]) == (8, 4)
     assert seen.servers[0].kv_tokens == 1355 * 32 * 4
+
+
+def test_ranks_that_share_prompts_hold_copies() -> None:
+    seen = split_so(prefill_context_parallel_size=4, tensor_parallel_size=2)
+    assert seen.deployment is not None
+    pool = seen.deployment["pools"][0]
+    assert (pool["tensor_parallel"], pool["prefill_context_parallel"]) == (2, 4)
+    assert seen.servers[0].kv_tokens == 1355 * 32
 
 
 DRAFTS = """\
@@ -229,6 +242,10 @@ def test_sglang_tells_how_tokens_get_to_experts_and_who_shares_kv() -> None:
         (
             {"tp_size": 8, "dcp_size": 4, "attn_dp_size": 1, "enable_dp_attention": False},
             {"decode_context_parallel": 4},
+        ),
+        (
+            {"tp_size": 8, "attn_cp_size": 4, "attn_dp_size": 1, "enable_dp_attention": False},
+            {"tensor_parallel": 2, "prefill_context_parallel": 4},
         ),
     ):
         info = json.dumps(SGLANG_INFO | stated)

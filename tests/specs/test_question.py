@@ -65,6 +65,21 @@ def test_ranks_share_kv_where_they_would_hold_copies(model: str, degrees: list[i
     assert asked(model=model, engine=("trtllm",)).resolved.space.spec.execution.decode_context_parallel == [1]
 
 
+@pytest.mark.parametrize(
+    ("model", "engine", "sets"),
+    [
+        ("deepseek-v3", "vllm", [1, 2, 4, 8]),
+        ("deepseek-v3", "sglang", [1]),
+        ("deepseek-v3.2", "sglang", [1, 2, 4, 8]),
+        ("kimi-k2.5", "vllm", [1]),
+        ("qwen3-30b-a3b", "sglang", [1]),
+        ("deepseek-v3", "trtllm", [1]),
+    ],
+)
+def test_ranks_share_prompts_of_models_with_mla(model: str, engine: str, sets: list[int]) -> None:
+    assert asked(model=model, engine=(engine,)).resolved.space.spec.execution.prefill_context_parallel == sets
+
+
 def test_its_text_is_read_from_any_folder_as_the_same_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = study_from_question(QUESTION, overrides=["spec.budget.simulations=5"])
     (tmp_path / "kept.yaml").write_text(made.text)

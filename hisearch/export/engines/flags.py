@@ -37,6 +37,8 @@ from hisearch.export.engines.vllm_cache import (
 from hisearch.export.engines.weights import HALF_OR_FULL, needs_checkpoint
 from hisearch.latency.device_memory.compressed_pools import compressed_ratio
 from hisearch.latency.device_memory.state_pools import divides_states
+from hisearch.latency.knots import LAYOUTS
+from hisearch.latency.workers.prompts import layout_of
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.routing import RouterName, RouterSpec
 from hisearch.specs.models.windows import keeps_window_pool
@@ -101,6 +103,12 @@ def _shared_context_backend(launch: Launch) -> Value:
 def _sends_tokens(launch: Launch) -> bool:
     """Whether tokens go to the ranks of their experts alone, and dense FFNs stay with each group."""
     return launch.pool.engine.experts.exchange == "all_to_all"
+
+
+def _prompt_layout(launch: Launch) -> Value:
+    """How SGLang's sets of ranks share prompts; None where none do."""
+    layout = LAYOUTS[layout_of("sglang", launch.model)]
+    return layout if launch.pool.prefill_context_parallel > 1 else None
 
 
 def _of_all_groups(launch: Launch, limit: int) -> int:
@@ -200,6 +208,9 @@ SGLANG: Table = (
     ("--enable-dp-attention", lambda c: bool(_attention_groups(c, is_named=False))),
     ("--attn-dp-size", lambda c: _attention_groups(c, is_named=True)),
     ("--ep-size", lambda c: _beyond_one(c.pool.expert_parallel)),
+    ("--attn-cp-size", lambda c: _beyond_one(c.pool.prefill_context_parallel)),
+    ("--enable-prefill-cp", lambda c: c.pool.prefill_context_parallel > 1),
+    ("--cp-strategy", _prompt_layout),
     ("--dcp-size", lambda c: _beyond_one(c.pool.decode_context_parallel)),
     ("--dcp-comm-backend", lambda c: "a2a" if c.pool.decode_context_parallel > 1 else None),
     ("--attention-backend", _shared_context_backend),
@@ -261,6 +272,7 @@ VLLM: Table = (
     ("--tensor-parallel-size", lambda c: c.pool.tensor_parallel),
     ("--pipeline-parallel-size", lambda c: _beyond_one(c.pool.pipeline_parallel)),
     ("--data-parallel-size", lambda c: _beyond_one(c.pool.attention_data_parallel)),
+    ("--prefill-context-parallel-size", lambda c: _beyond_one(c.pool.prefill_context_parallel)),
     ("--decode-context-parallel-size", lambda c: _beyond_one(c.pool.decode_context_parallel)),
     ("--dcp-comm-backend", lambda c: "ag_rs" if c.pool.decode_context_parallel > 1 else None),
     ("--enable-expert-parallel", lambda c: c.pool.expert_parallel > 1),

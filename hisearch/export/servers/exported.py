@@ -280,6 +280,7 @@ def summary(pool: PoolSpec) -> str:
         "attention data parallel": pool.attention_data_parallel,
         "expert parallel": pool.expert_parallel,
         "decode context parallel": pool.decode_context_parallel,
+        "prefill context parallel": pool.prefill_context_parallel,
     }
     text += "".join(f", {name} {degree}" for name, degree in others.items() if degree > 1)
     return text if pool.devices is None else f"{text}, simulated with {format_devices(pool.devices)} each"

@@ -7,69 +7,15 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.core.bits import bit_length
+from hisearch.kernels.engine.lookups import cell, chunk_seconds, decode_seconds, dense, floor_seconds, knot
+from hisearch.kernels.engine.shared_prompts import shared_batch_cost
 from hisearch.kernels.layout import sim as la
-from hisearch.latency.knots import KNOT_BITS, LATE_BITS, LATE_FIRST, LONG_PARTS, MIXED_BITS, MIXED_FIRST
+from hisearch.latency.knots import LATE_BITS, LATE_FIRST, LONG_PARTS, MIXED_BITS, MIXED_FIRST
 
-_OCTAVE = 1 << KNOT_BITS
 _FIRST_PROMPT, _FIRST_BEFORE, _FIRST_SEQUENCE, _FIRST_MEAN = MIXED_FIRST
 _PROMPT_BITS, _BEFORE_BITS, _SEQUENCE_BITS, _MEAN_BITS = MIXED_BITS
 _FIRST_LATE, _FIRST_LONG, _FIRST_CONTEXT = LATE_FIRST
 _LATE_BITS, _LONG_BITS, _CONTEXT_BITS = LATE_BITS
-
-
-@kernel
-def knot(index):
-    """The ``index``-th knot (see ``latency.costs.tokens_knot``)."""
-    if index < 2 * _OCTAVE:
-        return index
-    octave = index // _OCTAVE
-    return (_OCTAVE + index % _OCTAVE) << (octave - 1)
-
-
-@kernel
-def cell(x, cells):
-    """Index of the knot interval that holds ``x`` >= 0, at most ``cells - 1``."""
-    if x < 2 * _OCTAVE:
-        index = x
-    else:
-        shift = bit_length(x) - 1 - KNOT_BITS
-        index = shift * _OCTAVE + (x >> shift)
-    return min(index, cells - 1)
-
-
-@kernel
-def dense(table, x):
-    """Look up a table indexed by a count; beyond its end it is extrapolated with the last slope."""
-    last = table.shape[0] - 1
-    if x <= last:
-        return table[x]
-    return table[last] + (x - last) * (table[last] - table[last - 1])
-
-
-@kernel
-def chunk_seconds(costs, new, cached, prompt_tokens):
-    """Prefill attention of ``new`` tokens after ``cached`` ones, all layers; ``prompt_tokens``: of all chunks."""
-    table = costs.chunk_rate
-    i = cell(prompt_tokens, table.shape[0] - 1)
-    j = cell(cached, table.shape[1] - 1)
-    fx = min((prompt_tokens - knot(i)) / (knot(i + 1) - knot(i)), 1.0)
-    fy = min((cached - knot(j)) / (knot(j + 1) - knot(j)), 1.0)
-    a = table[i, j] + (table[i, j + 1] - table[i, j]) * fy
-    b = table[i + 1, j] + (table[i + 1, j + 1] - table[i + 1, j]) * fy
-    rate = a + (b - a) * fx
-    return new * (cached + (new + 1) / 2.0) * rate
-
-
-@kernel
-def decode_seconds(table, sequences, context):
-    """Decode attention of ``sequences`` requests that read ``context`` tokens in total, all layers."""
-    i = cell(sequences, table.shape[0] - 1)
-    j = cell(context, table.shape[1] - 1)
-    fx = (sequences - knot(i)) / (knot(i + 1) - knot(i))
-    fy = (context - knot(j)) / (knot(j + 1) - knot(j))
-    a = table[i, j] + (table[i, j + 1] - table[i, j]) * fy
-    b = table[i + 1, j] + (table[i + 1, j + 1] - table[i + 1, j]) * fy
-    return a + (b - a) * fx
 
 
 @kernel
@@ -96,17 +42,6 @@ def even_seconds(costs, sequences, excess, more_s=0.0):
     total = token_wise(costs, sequences, sequences, sequences) + more_s
     if costs.host.skewed and sequences > 0:
         total += skew_seconds(costs.skew_s, sequences, excess)
-    return total
-
-
-@kernel
-def floor_seconds(host, sequences, tokens, chunks):
-    """Host time of a step (see ``latency.costs.HostFloor``)."""
-    total = host.floor_step_s + host.floor_sequence_s * sequences
-    if tokens > host.floor_graph_tokens:
-        return total + host.floor_eager_s
-    if chunks > 0:
-        return total + host.floor_pieces_s
     return total
 
 
@@ -270,6 +205,8 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
             longest = max(longest, length)
             squares += length * length
             chunks -= 1
+    if chunks > 0 and costs.host.shared_ranks > 1:
+        return shared_batch_cost(costs, requests, batch, size, decoding, context, sampling)
     host = floor_seconds(costs.host, chunks + decoding, tokens, chunks)
     total = token_wise(costs, chunks + decoding, tokens, sampling) + more_s
     if chunks > 0:

@@ -33,6 +33,9 @@ HOST_COST = np.dtype(
         # ``DraftCosts``; 0 tokens without.
         ("draft_tokens", "i8"),
         ("draft_share", "f8"),
+        # ``SharedPrompts``; 1 rank without.
+        ("shared_ranks", "i8"),
+        ("shared_layout", "i8"),
     ],
     align=True,
 )
@@ -53,4 +56,6 @@ class Costs(Handle):
         "late": Array("f8", 1),
         "draft_token_s": Array("f8", 1),
         "draft_sequence_s": Array("f8", 1),
+        "shared_s": Array("f8", 1),
+        "whole_rate": Array("f8", 2),
     }

@@ -160,7 +160,8 @@ def plan_memory(
     if engine.name == "vllm":
         release = release_of(engine.version if engine_version is None else engine_version)
         graphs = not eager and graph_mode(engine) != "none"
-        activation = peak_bytes(model, split, engine, release, eager=eager)
+        # Every rank that shares prompts profiles as many tokens as a whole step has.
+        activation = peak_bytes(model, split.as_groups, engine, release, eager=eager)
         runtime = outside_torch_bytes(model, split, accelerator, engine, release, graphs=graphs)
         budget = usable * engine.memory_fraction - runtime - activation
     else:

@@ -202,15 +202,21 @@ class ScaledEstimator(ProfileEstimator):
     def _fused(self, priced: PricedWorker) -> tuple[Sequence[CollectiveCurve], float]:
         """Curves of the fused all-reduce and norm, and the largest payload in bytes that uses it; 0: none.
 
-        It needs ranks within a host that share all sequences. vLLM uses it by default where its profile has it: on
-        accelerators with FlashInfer kernels, up to the ranks for which it has a size.
+        It needs ranks within a host that share all sequences, or prompts. vLLM uses it by default where its profile has
+        it: on accelerators with FlashInfer kernels, up to the ranks for which it has a size.
         """
         split, curves, known = priced.split, self.laws.collectives, self.laws.fused_all_reduce
         enabled = priced.engine.fused_all_reduce
         if enabled is None:
             enabled = priced.engine.name == "vllm" and bool(known)
         spans_bridges = priced.accelerator.peer_ranks is not None and split.tensor > priced.accelerator.peer_ranks
-        if not enabled or split.tensor == 1 or split.attention_data > 1 or priced.hosts or spans_bridges:
+        if (
+            not enabled
+            or split.tensor == 1
+            or split.attention_data > priced.prompt_ranks
+            or priced.hosts
+            or spans_bridges
+        ):
             return (), 0.0
         if known and split.tensor > max(curve.ranks for curve in known):
             return (), 0.0

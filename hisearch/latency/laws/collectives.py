@@ -137,8 +137,10 @@ class Collectives:
         if model.qk_norm_per_layer:
             total = total + model.layers * self.all_reduce_s(NORM_SUMS_BYTES * tokens, split.tensor)
         if split.attention_data == 1:
+            # Sets of ranks with equal tokens add up the FFNs' parts over all of them.
+            within = reduced if split.prefill_context == 1 else self.all_reduce_s(payload, split.stage_ranks)
             latent_s = latent_reduced_s(model, tokens, lambda moved: self.all_reduce_s(moved, split.tensor))
-            total = total + model.ffn_count * reduced + moe_layers(model) * latent_s
+            total = total + model.ffn_count * within + moe_layers(model) * latent_s
             if model.moe is not None and model.moe.separate_shared:
                 total = total + moe_layers(model) * reduced
         else:

@@ -24,7 +24,8 @@ at the rate of fp8 where the accelerator has it.
 A window of W tokens bounds a chunk's pairs exactly, and a decode batch's context by ``min(c, n * W)``: exact when all
 contexts are on the same side of W, otherwise an upper bound.
 
-Ranks that share a sequence's KV attend with the heads of all to their part of its tokens (``workers.context``).
+Ranks that share a sequence's KV attend with the heads of all to their part of its tokens (``workers.context``). Ranks
+that share prompts: ``workers.prompts``.
 
 Energy above idle is that of ``hisearch.hardware.power``, of each operator's seconds of arithmetic and of memory at the
 attained shares. Launches, links and the host add nothing above idle.
@@ -56,8 +57,9 @@ from hisearch.latency.operators import (
 from hisearch.latency.parameters import wide_dtype
 from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.sharding import Parallelism, shard
-from hisearch.latency.tabulate import counted, device_costs, table_axes
+from hisearch.latency.tabulate import Axes, counted, device_costs, table_axes
 from hisearch.latency.workers.context import ContextExchange
+from hisearch.latency.workers.prompts import Law, PromptRanks
 from hisearch.specs.base import DType, EngineName, rate_dtype
 from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.profile import LatencyProfileSpec
@@ -119,13 +121,14 @@ class RooflineWorker:
     collectives: Collectives
     scale: float = 1.0
     engine: EngineName = "vllm"
+    prompt_ranks: int = 1
 
     def token_s(self, tokens: F8) -> F8:
         """Token-wise operators, collectives and launches of a step of ``tokens`` (at least 1) tokens."""
         total = self._operators(self.token_ops, tokens)
         total += self.collectives.step_s(self.split, self.model, tokens)
         total += self.model.layers * max(self.rates.prefill_attention.launch_s, self.rates.decode_attention.launch_s)
-        return total * self.scale
+        return (total + self.shared_tokens_s(self.collectives, tokens)) * self.scale
 
     def shared_s(self, tokens: F8) -> F8:
         """The part of ``token_s`` that a stage's attention groups share; ``tokens``: of each group."""
@@ -174,6 +177,24 @@ class RooflineWorker:
         return np.asarray(total * self.scale)
 
     @property
+    def prompts(self) -> PromptRanks | None:
+        """Sets of ranks that share the tokens of a batch (prefill context parallelism); None: none do."""
+        if self.prompt_ranks == 1:
+            return None
+        return PromptRanks(self.model, shard(self.model, self.split), self.engine, self.prompt_ranks)
+
+    def shared_tokens_s(self, collectives: Collectives, tokens: F8) -> F8:
+        """What sets of ranks that share a batch gather, with ``tokens`` tokens on each."""
+        prompts = self.prompts
+        return np.zeros_like(tokens) if prompts is None else prompts.gathered_s(collectives, tokens)
+
+    def attention_s(self, chunk_s: Law, decode_s: Law, axes: Axes) -> tuple[F8, F8]:
+        """Chunks and decodes on ``axes``, by the laws of a rank by itself."""
+        if (prompts := self.prompts) is not None:
+            return prompts.attention_s(chunk_s, decode_s, axes)
+        return chunk_s(axes.new, axes.cached), decode_s(axes.sequences, axes.context)
+
+    @property
     def shares_context(self) -> bool:
         """Whether ranks share each sequence's KV (decode context parallelism)."""
         return self.split.decode_context > 1
@@ -210,7 +231,7 @@ class RooflineWorker:
     def tabulate(self, max_tokens: int, max_sequences: int, max_context: int) -> StepCosts:
         """All of the above on the knots of ``StepCosts``, without host work."""
         axes = table_axes(max_tokens, max_sequences, max_context, self.model.max_context_tokens)
-        chunk_s, decode_s = self.chunk_s(axes.new, axes.cached), self.decode_s(axes.sequences, axes.context)
+        chunk_s, decode_s = self.attention_s(self.chunk_s, self.decode_s, axes)
         if self.shares_context:
             exchange = self.exchange(self.collectives, self.rates.elementwise.launch_s)
             chunk_s = chunk_s + self.scale * exchange.cached_s(axes.new, axes.cached)
@@ -334,6 +355,7 @@ def _worker(priced: PricedWorker, rates: Rates, collectives: Collectives) -> Roo
         rates=rates,
         collectives=collectives,
         engine=priced.engine.name,
+        prompt_ranks=priced.prompt_ranks,
     )
 
 

@@ -131,6 +131,7 @@ class ScaledWorker:
         normed = self.normalised(tokens)
         for op in self.elementwise_ops():
             total += np.where(normed & (op.name == "norms"), 0.0, op.layers * self.elementwise_s(op, tokens))
+        total += self.roofline.shared_tokens_s(self.collectives, tokens)
         return total + self.collectives.step_s(split, self.model, tokens)
 
     @property
@@ -343,7 +344,7 @@ class ScaledWorker:
         """All of the above on the knots of ``StepCosts``, never falling with tokens; without host work."""
         longest = min(max_context, self.model.max_context_tokens)
         axes = table_axes(max_tokens, max_sequences, max_context, self.model.max_context_tokens)
-        chunk_s, decode_s = self.chunk_s(axes.new, axes.cached), self.decode_s(axes.sequences, axes.context)
+        chunk_s, decode_s = self.roofline.attention_s(self.chunk_s, self.decode_s, axes)
         if self.roofline.shares_context:
             launch_s = self.launch_share * self.roofline.rates.elementwise.launch_s
             exchange = self.roofline.exchange(self.collectives, launch_s)

@@ -77,10 +77,14 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
     settings = settings_of(merged, TABLE)
     settings["kv_dtype"] = kv_dtype_of(str(settings.get("kv_dtype", "auto")))
     groups = int(merged.get("attn_dp_size") or (merged.get("dp_size") if merged.get("enable_dp_attention") else 1) or 1)
+    prompts = int(merged.get("attn_cp_size") or 1)
+    if groups * prompts > 1:
+        # ``--tp-size`` counts the ranks of all groups, and of all sets that share prompts.
+        settings["tensor_parallel"] = int(settings.get("tensor_parallel", 1)) // (groups * prompts)
+        settings |= {"prefill_context_parallel": prompts} if prompts > 1 else {}
     if groups > 1:
-        # ``--tp-size`` counts the ranks of all groups; limits are of all groups too.
+        # Limits are of all groups too.
         settings["attention_data_parallel"] = groups
-        settings["tensor_parallel"] = int(settings.get("tensor_parallel", 1)) // groups
         for key in ("engine.chunk_tokens", "engine.max_running_requests"):
             if key in settings:
                 settings[key] = int(settings[key]) // groups

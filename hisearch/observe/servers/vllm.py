@@ -7,6 +7,7 @@ server runs with ``VLLM_SERVER_DEV_MODE=1`` (entrypoints/serve/instrumentator). 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,6 +57,7 @@ TABLE = {
     "pipeline_parallel_size": "pipeline_parallel",
     "data_parallel_size": "attention_data_parallel",
     "decode_context_parallel_size": "decode_context_parallel",
+    "prefill_context_parallel_size": "prefill_context_parallel",
     "cache_dtype": "kv_dtype",
     "kv_cache_dtype": "kv_dtype",
 }
@@ -79,7 +81,8 @@ def facts(answers: Answers, arguments: Mapping[str, Value]) -> Facts:
         merged |= {name: value for name, value in section.items() if value not in (None, "None")}
     settings = settings_of(merged, TABLE)
     settings["kv_dtype"] = kv_dtype_of(str(settings.get("kv_dtype", "auto")))
-    ranks = int(settings.get("tensor_parallel", 1)) * int(settings.get("attention_data_parallel", 1))
+    widths = ("tensor_parallel", "attention_data_parallel", "prefill_context_parallel")
+    ranks = math.prod(int(settings.get(width, 1)) for width in widths)
     if merged.get("enable_expert_parallel") in (True, "True"):
         settings["expert_parallel"] = ranks
     model_config = config.get("model_config") or {}

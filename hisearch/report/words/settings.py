@@ -61,6 +61,7 @@ def _pool_settings(pool: PoolSpec) -> dict[str, Value]:
         "attention data parallel": pool.attention_data_parallel,
         "expert parallel": pool.expert_parallel,
         "decode context parallel": pool.decode_context_parallel if pool.decode_context_parallel > 1 else NOT_USED,
+        "prefill context parallel": pool.prefill_context_parallel if pool.prefill_context_parallel > 1 else NOT_USED,
         "engine": ENGINE_TITLES[engine.name],
         "weight format": pool.weight_dtype or "model's own",
         "KV format": pool.kv_dtype,

@@ -17,6 +17,7 @@ from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.deployments.speculation import NO_OVERLAP_WITH_NGRAM, drafts_of_engine
 from hisearch.specs.deployments.tiers import KV_CONNECTOR_TITLES
 from hisearch.specs.machines.devices import DevicesSpec
+from hisearch.specs.machines.parallelism import degrees_of
 from hisearch.specs.studies.search_space import CacheSpace, RoutingSpace
 
 #: Share of device memory that the engines' documentation starts with.
@@ -203,7 +204,6 @@ def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
     """Stage 1's choices for a pool, and its number of workers."""
     engine = pool.engine
     optional = [
-        ("decode_context_parallel", pool.decode_context_parallel, pool.decode_context_parallel > 1),
         ("experts", engine.experts.label, engine.experts.label),
         ("capacity_policy", engine.capacity_policy, engine.name == "trtllm"),
         ("window_pool", engine.swa_full_tokens_ratio, engine.swa_full_tokens_ratio != SWA_FULL_TOKENS_RATIO),
@@ -213,10 +213,7 @@ def worker_parameters(pool: PoolSpec) -> dict[str, Any]:
     return {
         "accelerator": pool.accelerator,
         "engine": engine.name,
-        "tensor_parallel": pool.tensor_parallel,
-        "pipeline_parallel": pool.pipeline_parallel,
-        "attention_data_parallel": pool.attention_data_parallel,
-        "expert_parallel": pool.expert_parallel,
+        **{key: degree for key, degree in degrees_of(pool.parallelism).items() if degree > 1 or "context" not in key},
         "weight_dtype": pool.weight_dtype or OWN_WEIGHT_DTYPE,
         "kv_dtype": pool.kv_dtype,
         "chunk_tokens": engine.chunk_tokens,

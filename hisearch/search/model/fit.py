@@ -64,6 +64,7 @@ class Fit:
     pool: str = ""
     request_tokens: int = 0
     decode_context_parallel: int = 1
+    prefill_context_parallel: int = 1
 
     @property
     def parallelism(self) -> Parallelism:
@@ -74,6 +75,7 @@ class Fit:
             self.expert_parallel,
             self.pipeline_parallel,
             decode_context=self.decode_context_parallel,
+            prefill_context=self.prefill_context_parallel,
         ).under(self.engine)
 
     @property
@@ -150,6 +152,7 @@ def fit_of(pool: PoolSpec, model: ModelSpec, hardware: Hardware, profile: Latenc
         engine.memory_fraction,
         request_tokens=model.max_context_tokens if window_layers(model) else 0,
         decode_context_parallel=pool.decode_context_parallel,
+        prefill_context_parallel=pool.prefill_context_parallel,
     )
     host = pool.host or accelerator.host
     if host is not None and (problem := slots_problem(pool.parallelism, host, hardware.hosts[host].spec)):

@@ -29,6 +29,7 @@ _LISTS = {
     "attention_data_parallel": "attention_data_parallel",
     "expert_parallel": "expert_parallel",
     "decode_context_parallel": "decode_context_parallel",
+    "prefill_context_parallel": "prefill_context_parallel",
     "weight_dtype": "weight_dtypes",
     "chunk_tokens": "chunk_tokens",
     "max_running_requests": "max_running_requests",

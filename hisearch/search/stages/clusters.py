@@ -65,10 +65,11 @@ _ROLES: tuple[RoleName, RoleName] = ("prefill", "decode")
 def side_problem(problem: Problem, side: SideSpace, *, tiers: bool) -> Problem:
     """The question for workers of one side, with its own lists in place of those of section execution.
 
-    ``tiers``: whether they may have cache tiers.
+    ``tiers``: whether they compute prompts, and may have cache tiers.
     """
     space = problem.space
-    lists = side.lists() | {"pipeline_parallel": [1], "devices": [None]}
+    lists = side.lists() | {"pipeline_parallel": [1], "devices": [None], "decode_context_parallel": [1]}
+    lists |= {} if tiers else {"prefill_context_parallel": [1]}
     execution = space.execution.model_copy(update=lists)
     cache = space.cache if tiers else space.cache.model_copy(update={"tiers": []})
     return replace(problem, space=space.model_copy(update={"execution": execution, "cache": cache}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.kernels.layout import costs as cost_layout
-from hisearch.latency.costs import DraftCosts, HostFloor, LateCosts, StepCosts
+from hisearch.latency.costs import DraftCosts, HostFloor, LateCosts, SharedPrompts, StepCosts
 from hisearch.simulate.arrays.records import record
 from hisearch.simulate.plans.plan import WorkerPlan
 
@@ -20,6 +20,7 @@ def kernel_costs(costs: StepCosts) -> cost_layout.Costs:
     lates, longs, contexts = late.shares.shape
     floor = HostFloor() if costs.floor is None else costs.floor
     draft = DraftCosts(0, 0.0, np.zeros(2), np.zeros(2)) if costs.draft is None else costs.draft
+    shared = SharedPrompts(1, 0, np.zeros(2)) if costs.shared is None else costs.shared
     return cost_layout.Costs(
         host=record(
             cost_layout.HOST_COST,
@@ -41,6 +42,8 @@ def kernel_costs(costs: StepCosts) -> cost_layout.Costs:
             floor_graph_tokens=floor.graph_tokens,
             draft_tokens=draft.tokens,
             draft_share=draft.share,
+            shared_ranks=shared.ranks,
+            shared_layout=shared.layout,
         ),
         token_s=costs.token_s,
         sequence_s=costs.sequence_s,
@@ -52,6 +55,8 @@ def kernel_costs(costs: StepCosts) -> cost_layout.Costs:
         late=np.ascontiguousarray(late.shares).ravel(),
         draft_token_s=draft.token_s,
         draft_sequence_s=draft.sequence_s,
+        shared_s=shared.token_s,
+        whole_rate=np.zeros((0, 0)) if shared.whole_rate is None else shared.whole_rate,
     )
 
 

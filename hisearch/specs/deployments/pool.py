@@ -16,6 +16,7 @@ from hisearch.specs.base import (
 from hisearch.specs.deployments.agent_memory import AgentMemorySpec, check_agents
 from hisearch.specs.deployments.cluster import AutoscaleSpec, ReplicasSpec, RoleName
 from hisearch.specs.deployments.engine import EngineSpec
+from hisearch.specs.deployments.graphs import graph_mode
 from hisearch.specs.deployments.lora import LoraSpec, check_lora
 from hisearch.specs.deployments.speculation import check_speculation
 from hisearch.specs.deployments.tiers import (
@@ -42,11 +43,18 @@ KV_DTYPES: dict[str, tuple[DType, ...]] = {
 #: First release of each engine whose decode context parallelism is simulated.
 DECODE_CONTEXT_SINCE: dict[str, str] = {"vllm": "0.19.1", "sglang": "0.5.23"}
 
+#: Likewise of prefill context parallelism. vLLM 0.19.1 has the flag, and no attention that supports it.
+PREFILL_CONTEXT_SINCE: dict[str, str] = {"vllm": "0.33.0", "sglang": "0.5.23"}
+
 
 class PoolSpec(Strict):
     """Identical workers."""
 
-    replaced: ClassVar[dict[str, str]] = {"host_tier": "replaced by tiers; write tiers: [{medium: ddr5, gib: 128}]"}
+    replaced: ClassVar[dict[str, str]] = {
+        "host_tier": "replaced by tiers; write tiers: [{medium: ddr5, gib: 128}]",
+        "prefill_context_parallel_size": "vLLM's flag; write prefill_context_parallel",
+        "attn_cp_size": "SGLang's flag; write prefill_context_parallel, and tensor_parallel of one set of ranks",
+    }
 
     name: str = Field("main", description="How messages call the pool.")
     role: RoleName = Field(
@@ -85,6 +93,12 @@ class PoolSpec(Strict):
         description="Ranks of an attention group over which each sequence's KV is spread, where they would hold copies "
         "of it (DCP): vLLM --decode-context-parallel-size, SGLang --dcp-size. It divides tensor_parallel.",
     )
+    prefill_context_parallel: Count = Field(
+        1,
+        description="Sets of tensor_parallel ranks of an attention group that share the tokens of each prompt (PCP): "
+        "vLLM --prefill-context-parallel-size, SGLang --attn-cp-size with --enable-prefill-cp. It multiplies a "
+        "worker's accelerators.",
+    )
     weight_dtype: DType | None = Field(
         None, description="Format of the weights; the model's own where absent. fp4 is MXFP4, nvfp4 NVFP4."
     )
@@ -122,6 +136,7 @@ class PoolSpec(Strict):
             self.pipeline_parallel,
             all_to_all=self.engine.experts.exchange == "all_to_all",
             decode_context=self.decode_context_parallel,
+            prefill_context=self.prefill_context_parallel,
         ).under(self.engine.name)
 
     @property
@@ -159,6 +174,8 @@ class PoolSpec(Strict):
             raise KeyedError(("engine", "receive_interval"), message)
         if self.decode_context_parallel > 1:
             _check_decode_context(self)
+        if self.prefill_context_parallel > 1:
+            _check_prefill_context(self)
         if self.engine.experts.exchange == "all_to_all":
             _check_all_to_all(self)
         if QUEUE_ORDERS[self.engine.schedule].counts_service and self.pipeline_parallel > 1:
@@ -212,19 +229,49 @@ def _check_decode_context(pool: PoolSpec) -> None:
         KeyedError: with a key below the pool.
     """
     key, engine = "decode_context_parallel", pool.engine
-    oldest = DECODE_CONTEXT_SINCE.get(engine.name)
+    _check_since(key, engine, DECODE_CONTEXT_SINCE)
+    refused = {f"in {pool.role} workers": pool.role != "unified"} | _unsimulated_with_shared_context(pool)
+    for where in (name for name, is_refused in refused.items() if is_refused):
+        raise KeyedError((key,), f"{pool.decode_context_parallel} is not simulated {where}")
+
+
+def _check_prefill_context(pool: PoolSpec) -> None:
+    """Refuse what is not simulated where ranks share prompts.
+
+    vLLM 0.33.0, ``v1/worker/gpu/pcp_manager.py``: no LoRA, and full CUDA graphs for decodes alone. A mixed batch of
+    SGLang's is shared or not by its shortest request (``layers/cp/zigzag.py: can_apply``).
+
+    Raises:
+        KeyedError: with a key below the pool.
+    """
+    key, engine = "prefill_context_parallel", pool.engine
+    _check_since(key, engine, PREFILL_CONTEXT_SINCE)
+    refused = {
+        "in decode workers, which compute no prompts": pool.role == "decode",
+        "with adapters": pool.lora is not None,
+        "with mixed_chunk": engine.mixed_chunk,
+        "with cudagraph_mode full": graph_mode(engine) == "full",
+    } | _unsimulated_with_shared_context(pool)
+    for where in (name for name, is_refused in refused.items() if is_refused):
+        raise KeyedError((key,), f"{pool.prefill_context_parallel} is not simulated {where}")
+
+
+def _check_since(key: str, engine: EngineSpec, since: dict[str, str]) -> None:
+    """Refuse a version of the engine before its first that is simulated with ``key``."""
+    oldest = since.get(engine.name)
     if oldest is not None and precedes(engine.version, oldest):
         message = f"{key} is simulated from {ENGINE_TITLES[engine.name]} {oldest} on, not of {engine.version}"
         raise KeyedError(("engine", "version"), message)
-    refused = {
-        f"in {pool.role} workers": pool.role != "unified",
+
+
+def _unsimulated_with_shared_context(pool: PoolSpec) -> dict[str, bool]:
+    """What is simulated neither with shared KV nor with shared prompts, and whether the pool has it."""
+    return {
         "with cache tiers": bool(pool.tiers),
         "with agents' objects": pool.agents is not None,
         "with attached devices": pool.devices is not None,
-        "with drafted tokens": engine.speculation is not None,
+        "with drafted tokens": pool.engine.speculation is not None,
     }
-    for where in (name for name, is_refused in refused.items() if is_refused):
-        raise KeyedError((key,), f"{pool.decode_context_parallel} is not simulated {where}")
 
 
 def _check_all_to_all(pool: PoolSpec) -> None:

@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from hisearch.specs.base import EngineName
 from hisearch.specs.documents.catalogue import Catalogue, is_path
 from hisearch.specs.documents.checkpoints import named_model
 from hisearch.specs.documents.overrides import apply_overrides
@@ -18,7 +19,7 @@ from hisearch.specs.documents.question_turns import Turns
 from hisearch.specs.documents.resolve import resolve_study
 from hisearch.specs.documents.resolved import ResolvedStudy, study_text
 from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError
-from hisearch.specs.machines.parallelism import Parallelism, split_problems
+from hisearch.specs.machines.parallelism import Parallelism, engine_problem, split_problems
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.models.pages import usual_kv_dtype
 from hisearch.specs.models.windows import keeps_window_pool
@@ -317,6 +318,8 @@ def _space(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[s
             execution |= _WIDE_MOE
     if set(question.engine) - {"trtllm"} and len(degrees := _shared_context(model)) > 1:
         execution["decode_context_parallel"] = degrees
+    if len(sharing := _shared_prompts(question, model)) > 1:
+        execution["prefill_context_parallel"] = sharing
     if "sglang" in question.engine and keeps_window_pool("sglang", model):
         execution["swa_full_tokens_ratios"] = WINDOW_RATIOS
     if (kv_dtype := usual_kv_dtype(model)) != "bf16":
@@ -343,6 +346,20 @@ def _shared_context(model: ModelSpec) -> list[int]:
         ranks for tensor, ranks in splits if not any(split_problems(model, Parallelism(tensor, decode_context=ranks)))
     }
     return sorted({1} | shared)
+
+
+def _shared_prompts(question: Question, model: ModelSpec) -> list[int]:
+    """Numbers of sets of ranks that may share prompts of models with MLA, whose KV more TP would not spread."""
+    return [
+        ranks
+        for ranks in (RANKS if model.mla is not None else [1])
+        if ranks == 1 or any(_shares_prompts(engine, model, ranks) for engine in question.engine)
+    ]
+
+
+def _shares_prompts(engine: str, model: ModelSpec, ranks: int) -> bool:
+    split = Parallelism(prefill_context=ranks).under(engine)
+    return not any(split_problems(model, split)) and engine_problem(cast("EngineName", engine), split, model) is None
 
 
 def _gpu(name: str, catalogue: Catalogue) -> str:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: gathers all groups' tokens for them (``moe_dense_tp_size``).
 OWN_FFN = frozenset({"trtllm", "vllm"})
 
+#: Most ranks of a stage on which SGLang shares prompts of sparse attention: those of a machine.
+MOST_SPARSE_RANKS = 8
+
 
 class Parallelism(NamedTuple):
     """How one copy of a model is split over accelerators.
@@ -35,6 +38,8 @@ class Parallelism(NamedTuple):
         of experts fill the places of ranks that would have fewer than others.
     own_ffn: attention groups keep dense FFNs and shared experts to themselves although they gather tokens for experts.
     decode_context: ranks of an attention group over which each sequence's KV is spread (DCP), in place of copies.
+    prefill_context: sets of ``tensor`` ranks of an attention group that each compute a part of a prompt's tokens (PCP).
+        Each set holds all of the group's KV.
     """
 
     tensor: int = 1
@@ -44,10 +49,16 @@ class Parallelism(NamedTuple):
     all_to_all: bool = False
     own_ffn: bool = False
     decode_context: int = 1
+    prefill_context: int = 1
 
     def under(self, engine: str) -> Parallelism:
-        """As ``engine`` lays out the FFNs of its attention groups."""
-        return self._replace(own_ffn=self.attention_data > 1 and engine in OWN_FFN)
+        """As ``engine`` lays out the FFNs of its attention groups, and of sets of ranks that share prompts."""
+        return self._replace(own_ffn=self.attention_data * self.prefill_context > 1 and engine in OWN_FFN)
+
+    @property
+    def as_groups(self) -> Parallelism:
+        """With an attention group for each set of ranks that share prompts: each has tokens of its own in a step."""
+        return self._replace(attention_data=self.attention_data * self.prefill_context, prefill_context=1)
 
     @property
     def ffn_groups(self) -> int:
@@ -57,12 +68,12 @@ class Parallelism(NamedTuple):
     @property
     def ffn_ranks(self) -> int:
         """Ranks over which a dense FFN is split."""
-        return self.tensor * self.ffn_groups
+        return self.tensor * self.as_groups.ffn_groups if self.prefill_context > 1 else self.tensor * self.ffn_groups
 
     @property
     def stage_ranks(self) -> int:
         """Ranks of one stage."""
-        return self.tensor * self.attention_data
+        return self.tensor * self.attention_data * self.prefill_context
 
     @property
     def expert_tensor(self) -> int:
@@ -77,7 +88,7 @@ class Parallelism(NamedTuple):
     @property
     def group_ranks(self) -> int:
         """Accelerators that one attention group stands for, in all stages."""
-        return self.tensor * self.pipeline
+        return self.tensor * self.prefill_context * self.pipeline
 
     def __str__(self) -> str:
         """``tensor_parallel 4``, and what else there is, by the keys of a pool."""
@@ -86,6 +97,7 @@ class Parallelism(NamedTuple):
             "expert_parallel": self.expert,
             "pipeline_parallel": self.pipeline,
             "decode_context_parallel": self.decode_context,
+            "prefill_context_parallel": self.prefill_context,
         }
         return ", ".join([f"tensor_parallel {self.tensor}", *(f"{k} {v}" for k, v in others.items() if v > 1)])
 
@@ -94,6 +106,7 @@ class Parallelism(NamedTuple):
         """``TP 4``, ``TP 4 × PP 2``, ``TP 1 × DP 8, EP 8``: as the field writes it."""
         widths = [f"TP {self.tensor}"]
         widths += [f"DP {self.attention_data}"] if self.attention_data > 1 else []
+        widths += [f"PCP {self.prefill_context}"] if self.prefill_context > 1 else []
         widths += [f"PP {self.pipeline}"] if self.pipeline > 1 else []
         parts = [" × ".join(widths)]
         parts += [f"EP {self.expert}"] if self.expert > 1 else []
@@ -109,6 +122,7 @@ def degrees_of(split: Parallelism) -> dict[str, int]:
         "attention_data_parallel": split.attention_data,
         "expert_parallel": split.expert,
         "decode_context_parallel": split.decode_context,
+        "prefill_context_parallel": split.prefill_context,
     }
 
 
@@ -147,6 +161,8 @@ def split_problems(model: ModelSpec, split: Parallelism) -> Iterator[SplitProble
     key, width = "tensor_parallel", "tensor_parallel"
     if split.attention_data > 1:
         key, width = "attention_data_parallel", "tensor_parallel x attention_data_parallel"
+    elif split.prefill_context > 1:
+        key, width = "prefill_context_parallel", "tensor_parallel x prefill_context_parallel"
     if moe is None or moe.leading_dense_layers:
         yield from _uneven(key, split.ffn_ranks, {"intermediate_size": model.intermediate_size}, width)
     if moe is not None:
@@ -163,6 +179,29 @@ def split_problems(model: ModelSpec, split: Parallelism) -> Iterator[SplitProble
         yield from _uneven("tensor_parallel", tensor, {f"linear_attention.{name}": n for name, n in heads.items()})
     if split.decode_context > 1:
         yield from _context_problems(model, tensor, split.decode_context)
+    if split.prefill_context > 1:
+        yield from _prompt_problems(model, split)
+
+
+def _prompt_problems(model: ModelSpec, split: Parallelism) -> Iterator[SplitProblem]:
+    """Why prompts cannot be spread over sets of ranks, whatever the engine."""
+    key = f"prefill_context_parallel {split.prefill_context}"
+    for what in (name for name, has in _other_attention(model).items() if has):
+        yield SplitProblem("prefill_context_parallel", f"{key} is not simulated for models with {what}")
+    for other, degree in (("attention_data", split.attention_data), ("decode_context", split.decode_context)):
+        if degree > 1:
+            message = f"{key} is not simulated together with {other}_parallel {degree}"
+            yield SplitProblem("prefill_context_parallel", message)
+
+
+def _other_attention(model: ModelSpec) -> dict[str, bool]:
+    """Kinds of attention beside a cache of all tokens, and whether the model has them."""
+    return {
+        "sliding windows": model.sliding_window_tokens > 0,
+        "linear attention": model.linear_attention is not None,
+        "compressed attention": model.compressed_attention is not None,
+        "block-sparse attention": model.block_sparse is not None,
+    }
 
 
 def _context_problems(model: ModelSpec, tensor: int, context: int) -> Iterator[SplitProblem]:
@@ -175,13 +214,7 @@ def _context_problems(model: ModelSpec, tensor: int, context: int) -> Iterator[S
     key = "decode_context_parallel"
     if tensor % context:
         yield SplitProblem(key, f"{key} {context} does not divide tensor_parallel {tensor}")
-    refused = {
-        "sliding windows": model.sliding_window_tokens > 0,
-        "linear attention": model.linear_attention is not None,
-        "compressed attention": model.compressed_attention is not None,
-        "block-sparse attention": model.block_sparse is not None,
-    }
-    for what in (name for name, has in refused.items() if has):
+    for what in (name for name, has in _other_attention(model).items() if has):
         yield SplitProblem(key, f"{key} {context} is not simulated for models with {what}")
     if model.mla is not None:
         return
@@ -216,6 +249,13 @@ def runs_in_halves(model: ModelSpec) -> bool:
         return False
     if model.mla is not None or model.compressed_attention is not None or model.architecture.startswith("mimo_v2"):
         return True
+    return _has_layers_of_qwen3_moe(model)
+
+
+def _has_layers_of_qwen3_moe(model: ModelSpec) -> bool:
+    """Whether a model's layers are those of Qwen3 with experts, as far as its fields tell."""
+    if model.moe is None or model.mla is not None:
+        return False
     shared = model.moe.shared_experts or model.moe.separate_shared
     return not (shared or model.attention_sinks or model.sliding_window_tokens or model.qk_norm_per_layer)
 
@@ -254,6 +294,39 @@ def engine_problem(
             kind = "grouped-query" if model.mla is None else "sparse"
             message = f"{key} {split.decode_context} is not simulated for {kind} attention under {title}"
             return SplitProblem(key, message)
+    return _prompt_problem(engine, split, model) if split.prefill_context > 1 else None
+
+
+def _prompt_problem(engine: EngineName, split: Parallelism, model: ModelSpec | None) -> SplitProblem | None:
+    """Why the engine cannot share prompts among sets of ranks.
+
+    vLLM 0.33.0, ``v1/worker/gpu/pcp_manager.py: PCPManager.validate_config``: MLA, without images. SGLang 0.5.23:
+    sparse attention on at most 8 ranks of a stage (``arg_groups/model_overrides/deepseek_v2.py``), and Qwen3's experts
+    (``models/qwen3_moe.py``). Its other MLA models send tokens to experts by DeepEP there, which is not simulated.
+    """
+    key, title = "prefill_context_parallel", ENGINE_TITLES[engine]
+    what = f"{key} {split.prefill_context}"
+    if engine == "trtllm":
+        return SplitProblem(key, f"{what} is not simulated under {title}")
+    if split.all_to_all:
+        return SplitProblem(key, f"{what} is not simulated with all_to_all; leave engine.experts.exchange out")
+    if model is None:
+        return None
+    if engine == "vllm":
+        if model.mla is None:
+            return SplitProblem(key, f"{title} shares prompts of models with MLA alone: {what} needs 1")
+        if model.towers is not None:
+            return SplitProblem(key, f"{title} does not share prompts of models that take images: {what} needs 1")
+        return None
+    if model.sparse_attention is not None:
+        if split.stage_ranks > MOST_SPARSE_RANKS:
+            message = f"{title} shares prompts of sparse attention on at most {MOST_SPARSE_RANKS} ranks"
+            return SplitProblem(key, f"{message} of a stage, not on {split.stage_ranks}")
+        return None
+    if model.mla is not None:
+        return SplitProblem(key, f"{what} is not simulated under {title} for MLA without sparse attention")
+    if not _has_layers_of_qwen3_moe(model):
+        return SplitProblem(key, f"{what} is simulated under {title} for sparse attention and for Qwen3 with experts")
     return None
 
 
@@ -270,10 +343,11 @@ def slots_problem(split: Parallelism, host_name: str, host: HostSpec) -> SplitPr
     slots = host.accelerators
     if fits_hosts(split.stage_ranks, slots, host.reach):
         return None
-    if split.attention_data == 1:
+    if split.attention_data * split.prefill_context == 1:
         ranks, key = f"tensor_parallel {split.tensor}", "tensor_parallel"
     else:
-        ranks, key = f"a stage of {split.stage_ranks} ranks", "attention_data_parallel"
+        key = "attention_data_parallel" if split.attention_data > 1 else "prefill_context_parallel"
+        ranks = f"a stage of {split.stage_ranks} ranks"
     if split.stage_ranks <= host.reach:
         return SplitProblem(key, f"{ranks} fills no whole hosts of {slots} accelerator slots, {host_name}")
     if host.reach > slots:
@@ -287,8 +361,12 @@ def workers_per_node(split: Parallelism, host: HostSpec | None) -> int:
 
 
 def scheduler_ranks(split: Parallelism) -> int:
-    """Ranks that move the KV of one scheduler at once: of an attention group, or of all stages of a pipeline."""
-    return split.ranks // split.attention_data
+    """Ranks that move the KV of one scheduler at once: of an attention group, or of all stages of a pipeline.
+
+    Of sets of ranks that share prompts, the first alone sends: vLLM 0.33.0, ``nixl/pull_worker.py``; SGLang 0.5.23,
+    ``disaggregation/common/conn.py`` (``is_dummy_cp_rank``).
+    """
+    return split.tensor * split.pipeline
 
 
 def nodes_per_worker(split: Parallelism, host: HostSpec | None) -> int:

@@ -39,7 +39,7 @@ class DisaggregatedSpace(Strict):
     """Prefill/decode disaggregation: M workers compute prompts and transfer their KV to N workers that decode.
 
     Both sides have the same engine and the same format of the KV cache, of those of section execution, which also lists
-    their attention groups. The search leaves out pipelines there.
+    their attention groups, and ranks that share prompts. The search leaves out pipelines and shared KV there.
     """
 
     prefill: SideSpace = Field(SideSpace(), description="Workers that compute prompts; cache tiers are theirs.")

@@ -54,10 +54,9 @@ class ExecutionSpace(Strict):
     attention_data_parallel: list[Count] = Field(
         default=[1], min_length=1, description="Attention groups of a stage, which share its FFNs."
     )
-    expert_parallel: list[Count] = Field(
-        default=[1], min_length=1, description="Sets of a stage's ranks that hold different experts."
-    )
+    expert_parallel: list[Count] = Field([1], min_length=1, description="Sets of a stage's ranks with other experts.")
     decode_context_parallel: list[Count] = Field([1], min_length=1, description="Ranks that share each sequence's KV.")
+    prefill_context_parallel: list[Count] = Field([1], min_length=1, description="Sets of ranks that share prompts.")
     weight_dtypes: list[DType] = Field(
         default_factory=list, description="Formats of the weights; empty: the model's own alone."
     )
@@ -108,8 +107,8 @@ class ExecutionSpace(Strict):
     def splits(self) -> list[Parallelism]:
         """Every combination of the degrees, in the order of the lists."""
         degrees = (self.tensor_parallel, self.attention_data_parallel, self.expert_parallel, self.pipeline_parallel)
-        splits = itertools.product(*degrees, self.decode_context_parallel)
-        return [Parallelism(tp, dp, ep, pp, decode_context=shared) for tp, dp, ep, pp, shared in splits]
+        splits = itertools.product(*degrees, self.decode_context_parallel, self.prefill_context_parallel)
+        return [Parallelism(tp, dp, ep, pp, decode_context=d, prefill_context=p) for tp, dp, ep, pp, d, p in splits]
 
     def speculations(self, engine: EngineName) -> list[SpeculationSpec | None]:
         """What drafts an engine's tokens, of what is simulated under it; ``[None]`` where nothing is."""
