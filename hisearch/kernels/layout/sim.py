@@ -23,13 +23,13 @@ from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import components as cl
 from hisearch.kernels.layout import (
     decode_fields,
-    ordered_fields,
     schedulers_fields,
     sglang_fields,
     tiers_fields,
     trtllm_fields,
     vllm_fields,
 )
+from hisearch.kernels.layout import grammars as gr
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import kv_groups as gl
 from hisearch.kernels.layout import lora as ll
@@ -66,9 +66,8 @@ SINGLE, LOCKSTEP, PIPE = 0, 1, 2
 # Request outcomes; the same numbers as simulate.result.Outcome.
 IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED, SHED, LOST = 0, 1, 2, 3, 4, 5
 
-# Worker phases, by its next event.
-# IDLE: none. STEPPING: the end of the oldest outstanding step. FAST_FORWARDING: the end of a fast-forward (see
-# ``device``). FORMING: a pass that forms the next batch.
+# Worker phases, by its next event. IDLE: none. STEPPING: the end of the oldest outstanding step. FAST_FORWARDING: the
+# end of a fast-forward (see ``device``). FORMING: a pass that forms the next batch.
 # RESTING, leader in LOCKSTEP: no lockstep step is under way; the time at which a DP rank looks again, if any.
 IDLE, STEPPING, FAST_FORWARDING, FORMING, RESTING = 0, 1, 2, 3, 4
 
@@ -176,7 +175,8 @@ WORKER = np.dtype(
         ("full", "i4"),  # SGLang: batch_is_full; TensorRT-LLM: there were too few pages for a waiting request
         ("event_slot", "i4"),  # position in the event heap, -1 outside
         *ll.WORKER,
-        *ordered_fields.WORKER,
+        *gr.WORKER,
+        *vllm_fields.ORDERED,
         *vllm_fields.WORKER,
         *sglang_fields.WORKER,
         *trtllm_fields.WORKER,
@@ -243,6 +243,7 @@ CONFIG = np.dtype(
         ("thinks", "i8"),  # 1: some request of the pool thinks (see ``traffic.thinking``)
         ("attached", "i8"),  # 1: devices are attached to accelerators, and attached_joules are theirs; 0: not read
         *ll.CONFIG,
+        *gr.CONFIG,
         *vllm_fields.CONFIG,
         *sglang_fields.CONFIG,
         *trtllm_fields.CONFIG,
@@ -293,10 +294,8 @@ class Sim(Handle):
     accepted (drafted tokens,): probability that the first 1, 2, … are all accepted; of length 1 where there are none.
     owner_head (M,), owner, next_owner: requests whose output covers a trace node (see ``owners``).
     pledged (M,): pass in which a page in a trace node was pledged (see ``trtllm.step``), empty elsewhere.
-    stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s, by_kind_s:
-        time of the part shared by DP ranks, by tokens per rank, and what each kind of step adds (``LockstepCosts``).
-        lockstep_pad: tokens of the fullest rank's padded batch.
-    event_heap (W,). counters (COUNTERS,). gaps (BINS,): inter-token latencies (see ``gaps``).
+    stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s, by_kind_s,
+        lockstep_pad: as ``LockstepCosts``. event_heap (W,). counters (COUNTERS,). gaps (BINS,): (see ``gaps``).
     log_steps, log_entries, log_lost (preempted, retracted), log_outputs (drafted tokens): the log, empty where off.
     """
 
@@ -306,6 +305,7 @@ class Sim(Handle):
         "trace": Trace,
         "agents": al.Agents,
         "lora": ll.Lora,
+        "grammars": gr.Grammars,
         "seconds": Costs,
         "joules": Costs,
         "attached_joules": Costs,

@@ -22,6 +22,7 @@ from hisearch.kernels.layout import tree as tree_layout
 from hisearch.kernels.layout.thinking import FIRST_VISIBLE, Thinking
 from hisearch.simulate.arrays import agents as agent_arrays
 from hisearch.simulate.arrays import drafts as draft_arrays
+from hisearch.simulate.arrays import grammars as grammar_arrays
 from hisearch.simulate.arrays import groups as group_arrays
 from hisearch.simulate.arrays import lora as lora_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
@@ -31,7 +32,7 @@ from hisearch.simulate.arrays.records import record, records
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.engine_rules import rules_in_force
-from hisearch.traces.adapters import RequestAdapters
+from hisearch.traces.adapters import RequestAdapters, RequestGrammars
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import TraceArrays
 
@@ -127,6 +128,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         receive_interval=engine.receive_interval,
         counts_service=role != fl.DECODE and QUEUE_ORDERS[engine.schedule].counts_service,
         serves_adapters=plan.lora is not None,
+        compiles_grammars=0,
         thinks=0,
         shared_outputs=0,
         log=0,
@@ -299,6 +301,7 @@ def allocate(
     log_limit: int = 0,
     agents: AgentArrays | None = None,
     adapters: RequestAdapters | None = None,
+    grammars: RequestGrammars | None = None,
     places: Sequence[int] = (),
     pooled: bool = False,
 ) -> la.Sim:
@@ -314,6 +317,7 @@ def allocate(
         log_limit: steps to log.
         agents: of the requests, if any.
         adapters: that they ask for.
+        grammars: that their outputs follow.
         places: for each worker, the one whose place on the node it takes; empty: itself.
         pooled: whether follow-ups wait for any request instead of their previous turn.
     """
@@ -339,6 +343,7 @@ def allocate(
     settings.shared_outputs = len(owner) > 0
     thinking = _thinking(trace.thinking_tokens, config)
     settings.thinks = len(thinking.heap_size) > 0
+    settings.compiles_grammars = plan.grammars is not None and grammars is not None
     return la.Sim(
         config=settings,
         fleet=fleet,
@@ -354,6 +359,7 @@ def allocate(
             trace, agents, plan.agents, searched_trees, workers, nodes, int(config.capacity_pages), seed
         ),
         lora=lora_arrays.handle(plan.lora, adapters, count, workers),
+        grammars=grammar_arrays.handle(plan.grammars, grammars, count, workers, polls=plan.engine.name == "sglang"),
         nodes=np.empty(nodes, tree_layout.NODE).view(np.recarray),
         **_queue_arrays(plan, config, nodes, trace, ends=bool(pinned.any()) and not config.prefix_caching),
         **tier_arrays.arrays(plan, trace, workers, node_limit),
