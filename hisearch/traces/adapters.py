@@ -5,13 +5,13 @@ Requests of different adapters share no KV, whatever their prompts say: an adapt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from hisearch.base.dtypes import F8, I4, I8
-from hisearch.specs.workloads.workload import GeneratedAdaptersSpec
+from hisearch.specs.workloads.workload import GeneratedAdaptersSpec, GeneratedGrammarsSpec, GeneratorSpec
 
 
 class RequestAdapters(NamedTuple):
@@ -85,8 +85,7 @@ def draw_adapters(spec: GeneratedAdaptersSpec, session: I8, draws: Sequence[F8])
         session: number of each request's session; shape (N,).
         draws: of each source, in the order of their sessions, an even draw from 0 to 1 for each session.
     """
-    popularity = np.arange(1, spec.count + 1, dtype=np.float64) ** -spec.zipf
-    edges = spec.base_share + (1 - spec.base_share) * np.cumsum(popularity) / popularity.sum()
+    edges = spec.base_share + (1 - spec.base_share) * _zipf(spec.count, spec.zipf)
     drawn = np.concatenate(draws)
     of_session = np.where(
         drawn < spec.base_share, -1, np.minimum(np.searchsorted(edges, drawn, "right"), spec.count - 1)
@@ -97,6 +96,41 @@ def draw_adapters(spec: GeneratedAdaptersSpec, session: I8, draws: Sequence[F8])
     rank = np.resize(np.array(spec.ranks or [0], np.int32), spec.count)
     adapter = of_session[session].astype(np.int32)
     return chosen(RequestAdapters(names, rank, adapter), np.arange(len(session)))
+
+
+def _zipf(count: int, exponent: float) -> F8:
+    """Share of the k most popular of ``count`` names, k from 1 on."""
+    popularity = np.arange(1, count + 1, dtype=np.float64) ** -exponent
+    shares: F8 = np.cumsum(popularity) / popularity.sum()
+    return shares
+
+
+def draw_grammars(spec: GeneratedGrammarsSpec | None, draws: Callable[[int], F8], requests: int, first: int) -> I8:
+    """Number of each request's grammar, from ``first`` on, by a Zipf law; -1: free text. ``draws``: even, from 0 to 1.
+
+    shape (N,).
+    """
+    if spec is None:
+        return np.full(requests, -1, np.int64)
+    drawn = draws(requests) / spec.share
+    number = np.minimum(np.searchsorted(_zipf(spec.grammars, spec.zipf), drawn, "right"), spec.grammars - 1)
+    return np.where(drawn < 1.0, first + number, -1)
+
+
+def grammar_specs(spec: GeneratorSpec) -> list[GeneratedGrammarsSpec]:
+    """The laws of a generator's grammars: its own, then those of classes; grammars are numbered in this order."""
+    stated = [spec.structured, *(each.structured for each in spec.classes)]
+    return [each for each in stated if each is not None]
+
+
+def named_grammars(spec: GeneratorSpec, number: I8) -> RequestGrammars | None:
+    """The grammars of generated requests by their numbers, of equal length, so that they sort by popularity."""
+    laws = grammar_specs(spec)
+    compile_s = [law.compile_s for law in laws for _ in range(law.grammars)]
+    digits = len(str(len(compile_s)))
+    names = tuple(f"grammar-{k:0{digits}}" for k in range(1, len(compile_s) + 1))
+    seconds = np.array([np.nan if each is None else each for each in compile_s])
+    return chosen(RequestGrammars(names, seconds, number.astype(np.int32)), np.arange(len(number)))
 
 
 #: Either, which have the same form.

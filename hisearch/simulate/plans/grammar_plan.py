@@ -58,14 +58,14 @@ def plan_grammars(pool: PoolSpec, memory: MemoryPlan, host: HostSpec | None) -> 
     if not cores:
         message = "the host does not say how many cores it has; give structured_output.cpu_cores"
         raise InvalidParallelism(message, "structured_output.cpu_cores")
-    laws = {"compile_s": structured.compile_s, "fill_s": structured.fill_s, "accept_s": structured.accept_s}
+    laws = structured.compile_s, structured.fill_s, structured.accept_s
     if engine.name == "sglang":
-        return GrammarPlan(min(cores + MORE_THREADS, MOST_THREADS), **laws)
+        return GrammarPlan(min(cores + MORE_THREADS, MOST_THREADS), *laws)
     fills_in_parallel = engine.max_running_requests > PARALLEL_FROM
     looks_wait = not rules_in_force("vllm", engine.version)["one_waiting_queue"]
     return GrammarPlan(
         (cores + 1) // 2,
-        **laws,
+        *laws,
         fill_threads=max(1, min(cores // 2, MOST_FILL_THREADS)) if fills_in_parallel else 0,
         look_s=LOOK_S if looks_wait else 0.0,
     )
