@@ -12,8 +12,9 @@ from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.errors import KeyedError
 
 #: Seconds that xgrammar takes to compile a JSON schema, to fill a sequence's mask, and to take in a token. Measured
-#: with versions 0.1.34 and 0.2.8, a synthetic vocabulary of 128,000 pieces and six schemas, on one core of an AMD EPYC
-#: (docs/notes/structured-output.md). Plausible: 0.01 to 0.1 s, 4.7 s with a long maxLength; 20 to 120 us; 2 to 12 us.
+#: with versions 0.1.34 and 0.2.8, a synthetic vocabulary of 128,000 tokens and six schemas, on one core of an AMD EPYC
+#: (docs/notes/2026-11-structured-output.md). Plausible: 0.01 to 0.1 s, 5 s with a long maxLength; 20 to 120 us; 2 to
+#: 12 us.
 COMPILE_S, FILL_S, ACCEPT_S = 0.026, 45e-6, 3e-6
 
 

@@ -136,7 +136,8 @@ class _Reader:
         given = row.number("compile_s", maximum=LONGEST_S) if "compile_s" in row else math.nan
         before = self._compile_s.setdefault(name, given)
         if before != given and not (math.isnan(before) and math.isnan(given)):
-            raise RowError("compile_s", f"expected {before:g}, as grammar {name!r} had before (nan: none)")
+            had = "none" if math.isnan(before) else f"{before:g}"
+            raise RowError("compile_s", f"expected {had}, as grammar {name!r} had before")
         return name
 
     def _reference(self, row: Fields, field: str) -> int:
