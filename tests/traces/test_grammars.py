@@ -93,8 +93,8 @@ def test_compiled_traces_keep_them(tmp_path: Path) -> None:
 
 
 def test_merged_traces_share_no_grammar() -> None:
-    one, other = generated({"share": 1.0, "compile_s": 0.1}), generated()
-    both = merged([one, other, one])
+    structured, plain = generated({"share": 1.0, "compile_s": 0.1}), generated()
+    both = merged([structured, plain, structured])
     assert set(names(both)) == {None, "1/grammar-1", "3/grammar-1"}
 
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from hisearch.api.deployments.deployment import SimulatedDeployment
+from hisearch.cli.views.adapters import adapters_line
 from hisearch.score.quantities import percent, significant
 from hisearch.specs.wording import counted
 
 
-def grammars_line(simulated: SimulatedDeployment) -> str:
+def served_figures(simulated: SimulatedDeployment) -> dict[str, str]:
+    """What workers did with adapters and grammars, where they serve any."""
+    figures = {}
+    if simulated.result.adapters:
+        figures["adapters"] = adapters_line(simulated)
+    if simulated.result.grammars:
+        figures["structured output"] = _grammars_line(simulated)
+    return figures
+
+
+def _grammars_line(simulated: SimulatedDeployment) -> str:
     """Compilations, waits for them, and what masks take; of all workers together."""
     uses = simulated.result.grammars
     requests, compiled, waited, sequences = (
