@@ -167,6 +167,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "managers.scheduler.Scheduler._get_new_batch_prefill_raw, lora.lora_overlap_loader.LoRAOverlapLoader",
         ),
         Rule(
+            "stops_polling",
+            "0.5.23",
+            "A pass with requests that wait for grammars polls these for 5 ms.",
+            "It goes on once all are compiled. (In some release after 0.5.9.)",
+            "constrained.grammar_manager.GrammarManager.get_ready_grammar_requests",
+        ),
+        Rule(
             "full_if_occupied",
             "0.5.22",
             "Without a host tier, a request that lacks memory marks the batch as full.",

@@ -120,10 +120,18 @@ VLLM_RULES: tuple[Rule, ...] = (
     Rule(
         "counts_idle_loras",
         "0.33.0",
-        "Adapters of requests in the step count towards max_loras. Preempted requests queue behind those that were "
-        "passed over.",
-        "Adapters of all running requests do. Preempted requests queue first. (In some release after 0.19.)",
+        "Adapters of requests in the step count towards max_loras.",
+        "Adapters of all running requests do. (In some release after 0.19.)",
         "sched.scheduler.Scheduler.schedule",
+    ),
+    Rule(
+        "one_waiting_queue",
+        "0.33.0",
+        "Requests with a grammar, and those whose adapter had no place, stand in a queue of their own until they run. "
+        "Under fcfs it goes before all others, preempted ones too. A look at a grammar that is being compiled takes "
+        "0.1 ms.",
+        "They stand where they arrived; preempted requests go first; looks take no time. (In some release after 0.19.)",
+        "sched.scheduler.Scheduler.schedule, structured_output.request.StructuredOutputRequest",
     ),
     Rule(
         "publishes_accepted",

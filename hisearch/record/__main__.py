@@ -95,17 +95,17 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--with",
                 dest="feature",
-                choices=("adapters", "context", "drafts", "lmcache", "offload", "states", "windows"),
+                choices=("adapters", "context", "drafts", "grammars", "lmcache", "offload", "states", "windows"),
                 help="draw cases of --random with LoRA adapters, with ranks that share each sequence's KV, with "
-                "drafted tokens, with LMCache's connector, as installed, with vLLM's OffloadingConnector, with linear "
-                "attention's states, or with sliding windows",
+                "drafted tokens, with grammars of structured output, with LMCache's connector, as installed, with "
+                "vLLM's OffloadingConnector, with linear attention's states, or with sliding windows",
             )
         for other, features, what in (
             (
                 "sglang",
-                ("adapters", "context", "drafts", "states", "windows"),
-                "with LoRA adapters, ranks that share each sequence's KV, drafted tokens, states of linear attention "
-                "or windows (0.5.23)",
+                ("adapters", "context", "drafts", "grammars", "states", "windows"),
+                "with LoRA adapters, ranks that share each sequence's KV, drafted tokens, grammars, states of linear "
+                "attention or windows (0.5.23)",
             ),
             ("router", ("pd",), "before prefill or decode workers"),
             ("dynamo", ("events",), "by the workers' KV events, which need nats-server"),

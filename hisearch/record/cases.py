@@ -35,7 +35,7 @@ LAW = "0.005 + 2e-5*sum(new) + 1e-9*sum(new*(computed+(new+1)/2)), over the requ
 _NUMBER = (int, float)
 _ROW_KEYS: dict[str, tuple[type, ...]] = {
     "id": (str, int), "arrival_s": _NUMBER, "input_tokens": (int,), "output_tokens": (int,), "block_ids": (list,),
-    "priority": (int,), "max_output_tokens": (int,), "adapter": (int,),
+    "priority": (int,), "max_output_tokens": (int,), "adapter": (int,), "grammar": (int,),
 }  # fmt: skip
 
 

@@ -10,9 +10,10 @@ import random
 from collections import deque
 from typing import Any
 
-from hisearch.record import drafts, vllm_adapters, vllm_drafts, vllm_lmcache, vllm_offload
+from hisearch.record import drafts, vllm_adapters, vllm_drafts, vllm_grammars, vllm_lmcache, vllm_offload
 from hisearch.record.adapters import checked_lora
 from hisearch.record.cases import LAW, Case, CaseError, step_latency_s
+from hisearch.record.grammars import checked_structured
 from hisearch.record.vllm_random import (
     random_case,
     random_context_case,
@@ -79,21 +80,16 @@ def _check(case: Case) -> None:
         raise CaseError(f"{case.source}: {case.name}: offload: vLLM 0.19 is recorded with synchronous scheduling alone")
     if case.settings.get("speculation") and (problem := drafts.problem(case.settings["speculation"])):
         raise CaseError(f"{case.source}: {case.name}: {problem}")
-    named = any("adapter" in row for row in case.requests)
-    if named != bool(case.settings.get("lora")):
-        raise CaseError(
-            f"{case.source}: {case.name}: lora: expected with requests that name an adapter, and with them alone"
-        )
-    for key in (
-        "offload",
-        "speculation",
-        "sliding_window",
-        "hybrid_window",
-        "mamba_groups",
-        "decode_context_parallel_size",
-    ):
-        if case.settings.get("lora") and case.settings.get(key):
-            raise CaseError(f"{case.source}: {case.name}: lora beside {key} is not recorded")
+    for column, setting in (("adapter", "lora"), ("grammar", "structured")):
+        named = any(column in row for row in case.requests)
+        if named != bool(case.settings.get(setting)):
+            raise CaseError(
+                f"{case.source}: {case.name}: {setting}: expected with requests that name a {column}, and with them "
+                "alone"
+            )
+        for key in _ALONE + ("lora",) * (setting == "structured"):
+            if case.settings.get(setting) and case.settings.get(key):
+                raise CaseError(f"{case.source}: {case.name}: {setting} beside {key} is not recorded")
     ranks = case.settings.get("decode_context_parallel_size", 1)
     usable = (case.settings["num_blocks"] - 1) * case.settings["block_size"] * ranks
     longest = min(usable, case.settings.get("max_model_len", 65536) - 1)
@@ -105,10 +101,16 @@ def _check(case: Case) -> None:
             )
 
 
+#: Settings beside which adapters and grammars are not recorded.
+_ALONE = (
+    "offload", "speculation", "sliding_window", "hybrid_window", "mamba_groups", "decode_context_parallel_size",
+)  # fmt: skip
+
 #: What a random case may have beside the settings of every case.
 FEATURES = {
     "adapters": vllm_adapters.random_adapter_case, "context": random_context_case,
-    "drafts": vllm_drafts.random_draft_case, "lmcache": random_lmcache_case,
+    "drafts": vllm_drafts.random_draft_case, "grammars": vllm_grammars.random_grammar_case,
+    "lmcache": random_lmcache_case,
     "offload": random_offload_case, "states": random_state_case, "windows": random_window_case,
 }  # fmt: skip
 
@@ -161,6 +163,11 @@ class _Run:
         self.slots = None
         if case.settings.get("lora"):
             self.slots = vllm_adapters.Slots(checked_lora("vllm", case.settings["lora"]))
+        self.grammars = None
+        if case.settings.get("structured"):
+            laws = checked_structured(case.settings["structured"], case.requests)
+            manager = self.scheduler.structured_output_manager
+            self.grammars = vllm_grammars.Grammars(laws, manager, lambda: self.clock)
         self.texts = {str(name): text for name, text in token_texts(case.requests, case.settings[BLOCK_KEY]).items()}
         self.waiting = deque(case.requests)
         self.clock = self.device_free_s = 0.0
@@ -183,7 +190,7 @@ class _Run:
             if len(self.steps) > steps + STALLED_STEPS:
                 raise RuntimeError(f"no request ended in {STALLED_STEPS} steps: requests preempt each other for ever")
             while self.waiting and self.waiting[0]["arrival_s"] <= self.clock:
-                self.scheduler.add_request(self._request(self.waiting.popleft()))
+                self._add(self.waiting.popleft())
             self.changed = False
             if self.scheduler.has_requests():
                 self._pass()
@@ -201,14 +208,22 @@ class _Run:
             else:
                 return
 
+    def _add(self, row: Row) -> None:
+        request = self._request(row)
+        if self.grammars is not None:
+            self.grammars.begin(request, row["arrival_s"])
+        self.scheduler.add_request(request)
+
     def _copies(self) -> bool:
         """Whether the engine passes on for copies alone."""
         return self.worker is not None and self.worker.has_new and bool(self.scheduler.has_requests())
 
     def _next_event_s(self) -> float | None:
-        """When the next request arrives or the next copy ends."""
+        """When the next request arrives, or the next copy or compilation ends."""
         events = [self.waiting[0]["arrival_s"]] if self.waiting else []
         events += [] if self.worker is None else self.worker.ends_s()
+        if self.grammars is not None and (ready_s := self.grammars.threads.next_s(self.clock)) is not None:
+            events.append(ready_s)
         return min((event_s for event_s in events if event_s > self.clock), default=None)
 
     def _pass(self) -> None:
@@ -223,7 +238,8 @@ class _Run:
             for r in requests
         ]
         more_s = self.slots.apply(requests, new) if new and self.slots is not None else 0.0
-        end_s = self._launch(output, batch, formed_s, more_s) if new else self.clock
+        host_s = self.grammars.host_s(requests) if self.grammars is not None else 0.0
+        end_s = self._launch(output, batch, formed_s, more_s, host_s) if new else self.clock
         copied: dict[str, Any] = {}
         if self.worker is not None:
             copied = {"kv_connector_output": self.worker.step(output, bool(new), self.device_free_s)}
@@ -231,8 +247,13 @@ class _Run:
         sampling = [request.request_id for request in requests if not request.is_prefill_chunk]
         self.outstanding.append((output, sampling, copied, end_s))
 
-    def _launch(self, output: Any, batch: list[tuple[Any, int, int]], formed_s: float, more_s: float) -> float:
-        """Queue a batch, formed at ``formed_s``, which waits ``more_s`` for adapters, on the device; when it ends."""
+    def _launch(
+        self, output: Any, batch: list[tuple[Any, int, int]], formed_s: float, more_s: float, host_s: float
+    ) -> float:
+        """Queue a batch, formed at ``formed_s``, on the device; when it ends.
+
+        It waits ``more_s`` for adapters, and takes no less than the host needs for grammars, ``host_s``.
+        """
         start_s = max(self.clock, self.device_free_s)
         step: dict[str, Any] = {"start_s": round(start_s, 9)}
         if self.asynchronous:
@@ -243,7 +264,7 @@ class _Run:
         if self.drafts is not None:
             self.device_free_s = start_s + drafts.step_latency_s(batch)
         elif self.lmcache is None:
-            self.device_free_s = start_s + (step_latency_s(batch) + more_s)
+            self.device_free_s = start_s + max(step_latency_s(batch) + more_s, host_s)
         else:
             self.device_free_s, held_s = self.lmcache.run(output, start_s, step_latency_s(batch))
             self.clock = self.clock if held_s is None else held_s
@@ -290,7 +311,10 @@ class _Run:
         from vllm.v1.request import Request
 
         limit = row.get("max_output_tokens")
-        parameters = SamplingParams(max_tokens=limit or row["output_tokens"], ignore_eos=limit is None)
+        parameters = SamplingParams(
+            max_tokens=limit or row["output_tokens"], ignore_eos=limit is None,
+            structured_outputs=vllm_grammars.structured_parameters(row.get("grammar")),
+        )  # fmt: skip
         if limit is not None:
             parameters._eos_token_id = END_TOKEN
         name = str(row["id"])

@@ -46,6 +46,7 @@ SETTINGS = {
     "offload": Setting("offload", (dict,), "a mapping", default={}),
     "speculation": Setting("speculation", (dict,), "a mapping", default={}),
     "lora": Setting("lora", (dict,), "a mapping", default={}),
+    "structured": Setting("structured", (dict,), "a mapping", default={}),
 }
 #: Settings under the same name in a recording and as an argument of vLLM's ``SchedulerConfig``.
 _SCHEDULER_KEYS = (

@@ -340,6 +340,7 @@ def allocate(
                 log_limit=log_limit,
                 agents=agent_arrays.agents_of(trace, pool.plan.agents),
                 adapters=requested_adapters(trace),
+                grammars=trace.grammars,
                 places=pool.places,
                 pooled=pooled,
             )

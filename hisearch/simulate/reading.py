@@ -10,7 +10,7 @@ import numpy as np
 from hisearch.base.dtypes import I4
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.simulate import agent_use, draft_use, front_end, lora_use, tier_use
+from hisearch.simulate import agent_use, draft_use, front_end, grammar_use, lora_use, tier_use
 from hisearch.simulate.arrays import fleet as fleet_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
 from hisearch.simulate.arrays.agents import agents_of
@@ -54,6 +54,7 @@ def result_of(
                 (
                     *agent_use.caveats(plans, trace),
                     *lora_use.caveats(plans, trace),
+                    *grammar_use.caveats(plans, trace),
                     *(warning for worker in plans for warning in worker.costs.warnings),
                     *draft_use.notes([pool.plan for pool in plan.pools if pool.role != "prefill"], trace),
                 )
@@ -81,6 +82,11 @@ def result_of(
             use
             for p, sim in enumerate(sims)
             for use in lora_use.adapter_uses(plans[p], sim, trace, table.prefill_worker, pools[p].first_worker)
+        ),
+        grammars=tuple(
+            use
+            for p, sim in enumerate(sims)
+            for use in grammar_use.grammar_uses(plans[p], sim, trace, table.prefill_worker, pools[p].first_worker)
         ),
         hints=agent_use.hint_quality(plans[0].agents, sims[0]),
         asked=request_models,

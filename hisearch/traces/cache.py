@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.base.folders import cache_root
-from hisearch.traces.adapters import RequestAdapters
+from hisearch.traces.adapters import Named, RequestAdapters, RequestGrammars
 from hisearch.traces.agents import AGENT_DTYPES, AGENT_NAMES, AgentArrays, agent_arrays
 from hisearch.traces.compiled import CompiledTrace, TraceArrays, digest_of
 from hisearch.traces.compiler import freeze
@@ -91,15 +91,16 @@ def read_compiled(path: Path, name: str, key: str | None = None) -> CompiledTrac
             agents = _agents_in(stored, meta["agents"])
             names = meta["models"]
             models = None if names is None else RequestModels(tuple(names), stored["model"])
-            adapters = _adapters_in(stored, meta.get("adapters"))
-        if digest_of(arrays, agents, models, adapters) != meta["digest"]:
+            adapters = _named_in(stored, RequestAdapters, meta.get("adapters"))
+            grammars = _named_in(stored, RequestGrammars, meta.get("grammars"))
+        if digest_of(arrays, agents, models, adapters, grammars) != meta["digest"]:
             raise ValueError("its digest does not match its content")
         if key is not None and meta["key"] != key:
             raise ValueError("it is of another workload, seed or limit")
         ids, cautions, notes = meta["request_ids"], tuple(meta["cautions"]), tuple(meta["notes"])
         return freeze(
             name, arrays, ids, meta["skipped_rows"], cautions, meta["block_tokens"], agents, models, notes,
-            adapters=adapters,
+            adapters=adapters, grammars=grammars,
         )  # fmt: skip
     except (OSError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(str(error)) from error
@@ -114,11 +115,16 @@ def _agents_in(stored: Any, names: dict[str, list[str]] | None) -> AgentArrays |
     return AgentArrays(**columns)
 
 
-def _adapters_in(stored: Any, names: list[str] | None) -> RequestAdapters | None:
-    """The adapters of a stored trace, with their ``names``; None where it has none."""
-    if names is None:
-        return None
-    return RequestAdapters(tuple(names), stored["request_adapter_rank"], stored["request_adapter"])
+#: Names of the stored columns of what requests ask for by name.
+_NAMED = {
+    RequestAdapters: ("request_adapter_rank", "request_adapter"),
+    RequestGrammars: ("request_grammar_s", "request_grammar"),
+}
+
+
+def _named_in(stored: Any, kind: type[Named], names: list[str] | None) -> Named | None:
+    """Adapters or grammars of a stored trace, with their ``names``; None where it has none."""
+    return None if names is None else kind(tuple(names), *(stored[column] for column in _NAMED[kind]))
 
 
 def store_cached(key: str, trace: CompiledTrace) -> None:
@@ -143,6 +149,7 @@ def write_compiled(path: Path, trace: CompiledTrace, key: str) -> None:
         "agents": None if trace.agents is None else {name: getattr(trace.agents, name) for name in AGENT_NAMES},
         "models": None if trace.models is None else trace.models.names,
         "adapters": None if trace.adapters is None else trace.adapters.names,
+        "grammars": None if trace.grammars is None else trace.grammars.names,
     }  # fmt: skip
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as raw:
         temporary = Path(raw.name)
@@ -150,8 +157,8 @@ def write_compiled(path: Path, trace: CompiledTrace, key: str) -> None:
             blob = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
             agents = {} if trace.agents is None else agent_arrays(trace.agents)
             models: dict[str, Any] = {} if trace.models is None else {"model": trace.models.model}
-            if trace.adapters is not None:
-                models |= {"request_adapter": trace.adapters.adapter, "request_adapter_rank": trace.adapters.rank}
+            for named in (trace.adapters, trace.grammars):
+                models |= {} if named is None else dict(zip(_NAMED[type(named)], named[1:], strict=True))
             np.savez(raw, meta=blob, **trace.arrays._asdict(), **agents, **models)
             raw.close()
             temporary.chmod(0o644)

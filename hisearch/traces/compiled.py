@@ -22,7 +22,7 @@ import numpy as np
 from hisearch.base.dtypes import F8, I4, I8
 from hisearch.base.shown import Shown
 from hisearch.specs.wording import per_second
-from hisearch.traces.adapters import RequestAdapters
+from hisearch.traces.adapters import RequestAdapters, RequestGrammars
 from hisearch.traces.agents import LATER_COLUMNS, AgentArrays, agent_arrays
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ class CompiledTrace(Shown):
 
     ``known_digest``: the digest, where it was computed before or is not one of the arrays. ``block_tokens`` is the size
     of the blocks by which sharing is known; 1 where it is known to the token. ``agents``: whose requests they are,
-    ``models``: which models they ask for, ``adapters``: which LoRA adapters, where the trace says so.
+    ``models``: which models they ask for, ``adapters``: which LoRA adapters, ``grammars``: which grammars
+    their outputs follow, where the trace says so.
     ``notes``: what the trace's file was taken for;
     ``cautions``: what else a reader of results should know. ``ignore_eos``: whether the engine is asked to ignore
     end-of-sequence tokens; None where nobody says, and then outputs that fill their limit end by it.
@@ -127,6 +128,7 @@ class CompiledTrace(Shown):
     notes: tuple[str, ...] = field(default=())
     ignore_eos: bool | None = None
     adapters: RequestAdapters | None = None
+    grammars: RequestGrammars | None = None
 
     def __len__(self) -> int:
         return len(self.arrays.arrival_s)
@@ -134,7 +136,7 @@ class CompiledTrace(Shown):
     @cached_property
     def digest(self) -> str:
         """What tells it from other traces: SHA-256 of what is simulated, as hexadecimal digits."""
-        return self.known_digest or digest_of(self.arrays, self.agents, self.models, self.adapters)
+        return self.known_digest or digest_of(self.arrays, self.agents, self.models, self.adapters, self.grammars)
 
     def facts(self) -> dict[str, str]:
         """See ``Shown``."""
@@ -169,6 +171,7 @@ def digest_of(
     agents: AgentArrays | None = None,
     models: RequestModels | None = None,
     adapters: RequestAdapters | None = None,
+    grammars: RequestGrammars | None = None,
 ) -> str:
     """SHA-256 over names, types, lengths and bytes of the arrays, not agents' names, as hexadecimal digits."""
     digest = hashlib.sha256()
@@ -182,6 +185,8 @@ def digest_of(
         columns |= {"model": models.model}
     if adapters is not None:
         columns |= {"request_adapter": adapters.adapter, "request_adapter_rank": adapters.rank}
+    if grammars is not None:
+        columns |= {"request_grammar": grammars.grammar, "request_grammar_s": grammars.compile_s}
     for column, values in columns.items():
         digest.update(f"{column}:{values.dtype.str}:{len(values)};".encode())
         digest.update(np.ascontiguousarray(values).tobytes())

@@ -9,9 +9,9 @@ import numpy as np
 
 from hisearch.base.dtypes import F8
 from hisearch.specs.workloads.workload import FollowUps
-from hisearch.traces.adapters import RequestAdapters
-from hisearch.traces.adapters import chosen as chosen_adapters
-from hisearch.traces.adapters import frozen as frozen_adapters
+from hisearch.traces.adapters import RequestAdapters, RequestGrammars
+from hisearch.traces.adapters import chosen as chosen_named
+from hisearch.traces.adapters import frozen as frozen_named
 from hisearch.traces.agents import AgentArrays, frozen, reordered
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 from hisearch.traces.distance_units import distance_caveat
@@ -96,7 +96,7 @@ def compile_trace(trace: Trace, name: str, follow_ups: FollowUps = "auto") -> Co
     models = chosen(trace.models, order)
     return freeze(
         name, arrays, ids, trace.skipped_rows, warnings, trace.block_tokens, agents, models, trace.notes,
-        adapters=chosen_adapters(trace.adapters, order),
+        adapters=chosen_named(trace.adapters, order), grammars=chosen_named(trace.grammars, order),
     )  # fmt: skip
 
 
@@ -127,6 +127,7 @@ def freeze(
     notes: tuple[str, ...] = (),
     ignore_eos: bool | None = None,
     adapters: RequestAdapters | None = None,
+    grammars: RequestGrammars | None = None,
 ) -> CompiledTrace:
     """A compiled trace of contiguous, read-only arrays of the contract's types."""
     columns: dict[str, Any] = {}
@@ -138,7 +139,8 @@ def freeze(
     requested = None if models is None else frozen_models(models)
     return CompiledTrace(
         name, result, request_ids, None, skipped_rows, cautions, block_tokens, frozen_agents, requested, notes,
-        ignore_eos, None if adapters is None else frozen_adapters(adapters),
+        ignore_eos, None if adapters is None else frozen_named(adapters),
+        None if grammars is None else frozen_named(grammars),
     )  # fmt: skip
 
 
@@ -170,4 +172,5 @@ def scale_load(trace: CompiledTrace, factor: float) -> CompiledTrace:
         trace.notes,
         trace.ignore_eos,
         trace.adapters,
+        trace.grammars,
     )

@@ -15,9 +15,9 @@ import numpy as np
 
 from hisearch.base.dtypes import F8, I8
 from hisearch.specs.workloads.workload import ArrivalSpec, GeneratorSpec
-from hisearch.traces.adapters import draw_adapters
+from hisearch.traces.adapters import draw_adapters, draw_grammars, named_grammars
 from hisearch.traces.sampling import arrival_times_s, draw_lengths, draw_think_s, stream
-from hisearch.traces.sessions import close_loop
+from hisearch.traces.sessions import close_loop, ended, turn_counts
 from hisearch.traces.trace import Trace, declare_limit, make_trace
 
 
@@ -25,7 +25,8 @@ from hisearch.traces.trace import Trace, declare_limit, make_trace
 class _Turns:
     """Turns of sessions, before anything is cut; arrays of length N.
 
-    ``start_s`` is the session's, ``turn`` counts from 0; ``prefix`` is the index of the session's shared prefix, or -1.
+    ``start_s`` is the session's, ``turn`` counts from 0; ``prefix`` is the index of the session's shared prefix, or -1,
+    ``grammar`` likewise of the turn.
     """
 
     start_s: F8
@@ -39,6 +40,7 @@ class _Turns:
     prefix: I8
     priority: I8
     tenant: I8
+    grammar: I8
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,13 @@ class _Law:
     """What sessions of a class are drawn from.
 
     spec: the generator, with what the class says instead. suffix: of the names of its random streams. first_prefix:
-    index of its first shared prefix among those of all. share: of its source's sessions.
+    index of its first shared prefix among those of all; first_grammar: likewise. share: of its source's sessions.
     """
 
     spec: GeneratorSpec
     suffix: str = ""
     first_prefix: int = 0
+    first_grammar: int = 0
     share: float = 1.0
     priority: int = 0
     tenants: tuple[int, ...] = (0,)
@@ -134,6 +137,7 @@ def generate_trace(spec: GeneratorSpec, *, seed: int = 0, until_s: float | None 
         pairs = zip(sources, parts, strict=True)
         draws = [stream("adapters" + each.suffix, *seeds).random(part.sessions) for each, part in pairs]
         trace = replace(trace, adapters=draw_adapters(spec.adapters, drawn.turns.session[kept], draws))
+    trace = replace(trace, grammars=named_grammars(spec, drawn.turns.grammar[kept]))
     return declare_limit(trace, spec.max_output_tokens)
 
 
@@ -144,18 +148,22 @@ def _sources(spec: GeneratorSpec) -> list[_Source]:
     shared: list[_Law] = []
     sources: list[_Source] = []
     prefixes = len(spec.shared_prefixes)
+    grammars = 0 if spec.structured is None else spec.structured.grammars
     for each in spec.classes:
         stated = {
             name: value
-            for name in ("first_input", "output", "sessions", "shared_prefixes")
+            for name in ("first_input", "output", "sessions", "shared_prefixes", "structured")
             if (value := getattr(each, name)) is not None
         }
         first_prefix = prefixes if each.shared_prefixes is not None else 0
         prefixes += len(each.shared_prefixes or ())
+        first_grammar = 0 if each.structured is None else grammars
+        grammars += 0 if each.structured is None else each.structured.grammars
         suffix = f" of {each.name}"
         law = _Law(
-            spec.model_copy(update=stated), suffix, first_prefix, each.share or 1.0, each.priority, tuple(each.tenants)
-        )
+            spec.model_copy(update=stated), suffix, first_prefix, first_grammar, each.share or 1.0, each.priority,
+            tuple(each.tenants),
+        )  # fmt: skip
         if each.arrivals is not None:
             sources.append(_Source(each.arrivals, (law,), suffix))
         else:
@@ -229,7 +237,7 @@ def _draw(law: _Law, numbers: I8, starts_s: F8, seeds: tuple[int, ...]) -> _Turn
     def draws(subsystem: str) -> np.random.Generator:
         return stream(f"{subsystem}{law.suffix}", *seeds)
 
-    counts = _turn_counts(spec, sessions, draws("turns"))
+    counts = turn_counts(spec, sessions, draws("turns"))
     first = np.cumsum(counts) - counts
     total = int(counts.sum())
     session = np.repeat(np.arange(sessions), counts)
@@ -263,7 +271,7 @@ def _draw(law: _Law, numbers: I8, starts_s: F8, seeds: tuple[int, ...]) -> _Turn
     starts = starts_s[numbers]
     nominal = starts[session] + elapsed - elapsed[first][session]
     fits = (prompt <= longest_prompt) & (prompt + output <= spec.max_context_tokens)
-    keep = ~_ended(fits, first, session)
+    keep = ~ended(fits, first, session)
     session = session[keep]
     return _Turns(
         start_s=starts[session],
@@ -277,6 +285,7 @@ def _draw(law: _Law, numbers: I8, starts_s: F8, seeds: tuple[int, ...]) -> _Turn
         prefix=prefix[session],
         priority=np.full(len(session), law.priority),
         tenant=tenant[session],
+        grammar=draw_grammars(spec.structured, draws("grammars").random, total, law.first_grammar)[keep],
     )
 
 
@@ -291,27 +300,6 @@ def _draw_thinking(spec: GeneratorSpec, count: int, draws: Callable[[str], np.ra
 def _keeps_thinking(spec: GeneratorSpec) -> bool:
     """Whether a session's prompts hold the thinking of its earlier turns."""
     return spec.thinking is None or spec.thinking.history == "kept"
-
-
-def _ended(fits: np.ndarray, first: I8, session: I8) -> np.ndarray:
-    """True for a session's first turn that does not fit and all turns after it; shape (N,)."""
-    misses = np.cumsum(~fits)
-    before_session = (misses - ~fits)[first]
-    return np.asarray(misses - before_session[session] > 0)
-
-
-def _turn_counts(spec: GeneratorSpec, sessions: int, rng: np.random.Generator) -> I8:
-    """Turns of each session; shape (S,)."""
-    counts = np.ones(sessions, dtype=np.int64)
-    listed = spec.sessions.continue_probability
-    going = np.arange(sessions)
-    for turn in range(1, spec.sessions.max_turns if listed else 1):
-        chance = listed[min(turn - 1, len(listed) - 1)]
-        going = going[rng.random(len(going)) < chance]
-        if not len(going):
-            break
-        counts[going] += 1
-    return counts
 
 
 def _draw_prefixes(spec: GeneratorSpec, sessions: int, rng: np.random.Generator) -> I8:

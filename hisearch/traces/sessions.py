@@ -1,4 +1,4 @@
-"""When sessions start, for traces that do not say."""
+"""When sessions start, for traces that do not say, and how many turns they have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from hisearch.base.dtypes import F8, I4, I8
-from hisearch.specs.workloads.workload import ArrivalSpec
+from hisearch.specs.workloads.workload import ArrivalSpec, GeneratorSpec
 from hisearch.traces.sampling import arrival_times_s
 from hisearch.traces.trace import Trace, roots_of
 
@@ -53,3 +53,24 @@ def close_loop(previous: I4, think_s: F8, user: I8) -> tuple[I4, F8, F8]:
     arrival = np.full(count, np.nan)
     arrival[first[~behind]] = 0.0
     return chained, think_s.copy(), arrival
+
+
+def ended(fits: np.ndarray, first: I8, session: I8) -> np.ndarray:
+    """True for a session's first turn that does not fit and all turns after it; shape (N,)."""
+    misses = np.cumsum(~fits)
+    before_session = (misses - ~fits)[first]
+    return np.asarray(misses - before_session[session] > 0)
+
+
+def turn_counts(spec: GeneratorSpec, sessions: int, rng: np.random.Generator) -> I8:
+    """Turns of each session; shape (S,)."""
+    counts = np.ones(sessions, dtype=np.int64)
+    listed = spec.sessions.continue_probability
+    going = np.arange(sessions)
+    for turn in range(1, spec.sessions.max_turns if listed else 1):
+        chance = listed[min(turn - 1, len(listed) - 1)]
+        going = going[rng.random(len(going)) < chance]
+        if not len(going):
+            break
+        counts[going] += 1
+    return counts

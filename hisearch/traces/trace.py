@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hisearch.base.dtypes import F8, I4, I8
-from hisearch.traces.adapters import RequestAdapters, check_adapters
+from hisearch.traces.adapters import RequestAdapters, RequestGrammars, check_named
 from hisearch.traces.agents import AgentArrays, check_agents
 from hisearch.traces.models import RequestModels, check_models
 
@@ -43,8 +43,8 @@ class Trace:
             should know. notes: what the trace's file was taken for; empty where it comes from none. import_notes: which
             rows were left out, and what was warned of, when the trace was read; a written file keeps them.
         block_tokens: size of the blocks by which sharing is known; 1 where it is known to the token.
-        agents: whose requests they are, models: which models they ask for, adapters: which LoRA adapters, where known.
-            Agents say themselves which adapters they have.
+        agents: whose requests they are, models: which models they ask for, adapters: which LoRA adapters, grammars:
+            which grammars their outputs follow, where known. Agents say themselves which adapters they have.
     """
 
     request_ids: list[str]
@@ -67,6 +67,7 @@ class Trace:
     agents: AgentArrays | None = None
     models: RequestModels | None = None
     adapters: RequestAdapters | None = None
+    grammars: RequestGrammars | None = None
     notes: tuple[str, ...] = field(default=())
     import_notes: tuple[str, ...] = field(default=())
 
@@ -116,9 +117,11 @@ class Trace:
         if self.models is not None:
             check_models(self.models, self.shares_with)
         if self.adapters is not None:
-            check_adapters(self.adapters, count)
+            check_named(self.adapters, count)
             if self.agents is not None:
                 raise ValueError("adapters: agents have adapters of their own")
+        if self.grammars is not None:
+            check_named(self.grammars, count)
 
 
 def make_trace(
@@ -143,6 +146,7 @@ def make_trace(
     agents: AgentArrays | None = None,
     models: RequestModels | None = None,
     adapters: RequestAdapters | None = None,
+    grammars: RequestGrammars | None = None,
 ) -> Trace:
     """A :class:`Trace` from any array-likes, with defaults.
 
@@ -181,6 +185,7 @@ def make_trace(
         agents=agents,
         models=models,
         adapters=adapters,
+        grammars=grammars,
     )
 
 

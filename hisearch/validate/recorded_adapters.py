@@ -1,9 +1,10 @@
-"""LoRA adapters of recordings, as plans have them."""
+"""LoRA adapters and grammars of recordings, as plans have them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from hisearch.simulate.plans.grammar_plan import GrammarPlan
 from hisearch.simulate.plans.lora_plan import LoraPlan
 from hisearch.validate.recorded_settings import SglangSettings, VllmSettings
 
@@ -33,3 +34,9 @@ def of_sglang(settings: SglangSettings) -> dict[str, Any]:
         **laws,
     )
     return {"lora": plan}
+
+
+def grammars(settings: VllmSettings | SglangSettings) -> dict[str, Any]:
+    """Arguments of a plan for the grammars of a recording."""
+    structured = settings.structured
+    return {} if structured is None else {"grammars": GrammarPlan(structured.threads, fill_s=structured.sequence_s)}

@@ -106,6 +106,14 @@ class SglangLoraSettings(_LoraLaws):
     enable_lora_overlap_loading: bool = False
 
 
+class StructuredSettings(_Settings):
+    """``config.structured``: laws of grammars (see ``hisearch.record.grammars``)."""
+
+    compile_s: list[NonNegative]
+    threads: Tokens
+    sequence_s: NonNegative = 0.0
+
+
 def _connector_of(offload: Any) -> str:
     given = offload.get("connector") if isinstance(offload, dict) else getattr(offload, "connector", None)
     return "offload" if given is None else "lmcache"
@@ -144,6 +152,7 @@ class VllmSettings(_Settings):
 
     speculation: SpeculationSettings | None = None
     lora: LoraSettings | None = None
+    structured: StructuredSettings | None = None
 
     @model_validator(mode="after")
     def _check(self) -> VllmSettings:
@@ -162,10 +171,13 @@ class VllmSettings(_Settings):
             raise ValueError("mamba_groups with prefix needs chunked_prefill: states are kept at the ends of chunks")
         if self.offload is not None and self.has_groups:
             raise ValueError("offload beside sliding_window, hybrid_window or mamba_groups is not simulated")
-        if self.lora is not None and (self.offload is not None or self.has_groups or self.speculation is not None):
-            raise ValueError(
-                "lora beside offload, speculation, sliding_window, hybrid_window or mamba_groups is not simulated"
-            )
+        others = self.offload is not None or self.has_groups or self.speculation is not None
+        for name in ("lora", "structured"):
+            if getattr(self, name) is not None and others:
+                message = "beside offload, speculation, sliding_window, hybrid_window or mamba_groups is not simulated"
+                raise ValueError(f"{name} {message}")
+        if self.structured is not None and (self.lora is not None or self.decode_context_parallel_size > 1):
+            raise ValueError("structured beside lora or decode_context_parallel_size is not simulated")
         if self.speculation is not None and (self.offload is not None or self.has_groups):
             raise ValueError(
                 "speculation beside offload, sliding_window, hybrid_window or mamba_groups is not simulated"
@@ -213,6 +225,7 @@ class SglangSettings(_Settings):
     hicache: dict[str, Any] | None = None
     speculation: SpeculationSettings | None = None
     lora: SglangLoraSettings | None = None
+    structured: StructuredSettings | None = None
     sliding_window_size: Tokens | None = None
     swa_max_total_num_tokens: Tokens | None = None
     max_mamba_cache_size: Tokens | None = None
@@ -265,6 +278,10 @@ class SglangSettings(_Settings):
         for name, given in others.items():
             if self.lora is not None and given:
                 raise ValueError(f"lora beside {name} is not simulated")
+        others |= {"lora": self.lora is not None, "scheduler_recv_interval": self.scheduler_recv_interval > 1}
+        for name, given in others.items():
+            if self.structured is not None and given:
+                raise ValueError(f"structured beside {name} is not simulated")
         self._check_windows()
         self._check_states()
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.specs.deployments.engine_rules import rules_in_force
-from hisearch.traces.adapters import RequestAdapters
+from hisearch.traces.adapters import RequestAdapters, RequestGrammars
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.reading.source import Requests
@@ -29,8 +29,8 @@ def compiled_trace(recording: EngineRecording) -> CompiledTrace:
     if priority.max() >= 2**31:
         raise recording.error("requests", f"priorities differ by {priority.max()}, which a trace cannot hold")
     limits = [declared_limit(recording, row) for row in rows]
-    adapters = _adapters(recording)
-    return trace_of(requests, block, recording.path.name, priority, limits, adapters)
+    adapters, grammars = _adapters(recording), _grammars(recording)
+    return trace_of(requests, block, recording.path.name, priority, limits, adapters, grammars)
 
 
 def _adapters(recording: EngineRecording) -> RequestAdapters | None:
@@ -48,6 +48,22 @@ def _adapters(recording: EngineRecording) -> RequestAdapters | None:
     adapter = [-1 if row.adapter is None else of[row.adapter] for row in recording.requests]
     names = tuple(str(number) for number in numbers)
     return RequestAdapters(names, np.zeros(len(names), np.int32), np.array(adapter, np.int32))
+
+
+def _grammars(recording: EngineRecording) -> RequestGrammars | None:
+    """The grammars that outputs follow, by their numbers.
+
+    Raises:
+        RecordingError: a grammar of which nothing says how long it takes to compile.
+    """
+    grammar = np.array([0 if row.grammar is None else row.grammar for row in recording.requests], np.int32) - 1
+    if grammar.max() < 0:
+        return None
+    structured = recording.settings.structured
+    if structured is None or grammar.max() >= len(structured.compile_s):
+        raise recording.error("requests", f"config.structured.compile_s has no entry of grammar {grammar.max() + 1}")
+    names = tuple(str(number) for number in range(1, len(structured.compile_s) + 1))
+    return RequestGrammars(names, np.array(structured.compile_s), grammar)
 
 
 def declared_limit(recording: EngineRecording, row: RequestRow) -> int:
@@ -81,6 +97,7 @@ def trace_of(
     priority: np.ndarray | None = None,
     max_output_tokens: list[int] | None = None,
     adapters: RequestAdapters | None = None,
+    grammars: RequestGrammars | None = None,
 ) -> CompiledTrace:
     """Requests with independent arrivals that share the blocks of equal ids, compiled.
 
@@ -91,6 +108,7 @@ def trace_of(
         priority: shape (N,), from 0, lower first; all alike where None.
         max_output_tokens: declared limits; the outputs' lengths where None.
         adapters: that they ask for.
+        grammars: that their outputs follow.
     """
     shares_with, shared_tokens = requests.share_blocks(block_tokens)
     trace = make_trace(
@@ -104,5 +122,6 @@ def trace_of(
         shared_tokens=shared_tokens,
         block_tokens=block_tokens,
         adapters=adapters,
+        grammars=grammars,
     )
     return compile_trace(trace, name)

@@ -44,6 +44,7 @@ class RequestRow(Row):
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
     max_output_tokens: Tokens | None = None
     adapter: Tokens | None = None
+    grammar: Tokens | None = None
 
 
 class StepRow(Row):

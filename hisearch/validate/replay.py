@@ -182,9 +182,8 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
     try:
         if isinstance(settings, VllmSettings):
             engine, capacity = _vllm(settings), (settings.num_blocks - 1) * settings.block_tokens
-            more = (
-                _offloading(settings) | _groups(settings) | _speculation(settings) | recorded_adapters.of_vllm(settings)
-            )
+            more = _offloading(settings) | _groups(settings) | _speculation(settings)
+            more |= recorded_adapters.of_vllm(settings)
             _refuse_long_requests(recording, settings.max_model_len)
         else:
             more = _hicache(recording, settings) | _sglang_speculation(recording, settings)
@@ -195,6 +194,7 @@ def worker_plan(recording: EngineRecording, law: StepLaw) -> WorkerPlan:
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         raise recording.error("config", problem["msg"].removeprefix("Value error, ")) from None
+    more |= recorded_adapters.grammars(settings)
     tables = law_costs(*law)
     costs = CompiledCosts(tables, tables, 0.0, "law of the recording", "measured", 0.0)
     # A simulation does not read the memory plan of a worker.

@@ -62,8 +62,9 @@ def features(engine: Engine) -> list[str]:
     if engine.name == "dynamo":
         return ["events"] if shutil.which("nats-server") else []
     if engine.title == "sglang-0.5.23":
-        return ["drafts", "windows"]
-    return {"vllm": ["windows", "drafts", "offload", "lmcache"], "router": ["pd"]}.get(engine.name, [])
+        return ["drafts", "grammars", "windows"]
+    known = {"vllm": ["windows", "drafts", "grammars", "offload", "lmcache"], "sglang": ["grammars"], "router": ["pd"]}
+    return known.get(engine.name, [])
 
 
 def compare(engine: Engine, cases: int, seed: int, *, feature: str = "", shorten: bool) -> bool:

@@ -18,10 +18,11 @@ from tests.engines.environments import ENGINES, NoEngineError, record
     [
         (title, feature)
         for title in ("vllm-0.19.1", "vllm-0.33.0")
-        for feature in ("context", "lmcache", "states", "windows")
-    ],
+        for feature in ("context", "grammars", "lmcache", "states", "windows")
+    ]
+    + [("sglang-0.5.9", "grammars"), ("sglang-0.5.23", "grammars")],
 )
-def test_features_of_vllm_are_recorded_and_simulated(title: str, feature: str, tmp_path: Path) -> None:
+def test_features_are_recorded_and_simulated(title: str, feature: str, tmp_path: Path) -> None:
     engine = ENGINES[title]
     if not engine.is_there():
         pytest.skip(f"NOT CHECKED: no {engine.title}; run `make test-engines`, or set {engine.variable} to its Python")

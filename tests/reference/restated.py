@@ -13,7 +13,16 @@ from hisearch.validate.recorded_trace import declared_limit
 from hisearch.validate.recording import EngineRecording, RequestRow
 from hisearch.validate.replay import Decision, Run
 from hisearch.validate.step_law import StepLaw
-from tests.reference.restatement import lora, sglang, sglang_states, sglang_windows, vllm, vllm_groups, vllm_states
+from tests.reference.restatement import (
+    grammars,
+    lora,
+    sglang,
+    sglang_states,
+    sglang_windows,
+    vllm,
+    vllm_groups,
+    vllm_states,
+)
 from tests.reference.restatement.content import AdapterContent, BlockContent, Content
 from tests.reference.restatement.recording import Cost, Recording, Request, Step
 from tests.reference.restatement.sglang_state import SglangConfig
@@ -73,6 +82,10 @@ def _replay_vllm(recording: EngineRecording, settings: VllmSettings, requests: l
     if settings.lora is not None:
         worker = vllm.VllmConfig.from_recording(given, recording.version)
         return lora.replay_vllm(worker, lora.LoraConfig.from_recording(given["lora"]), requests, cost)
+    if settings.structured is not None:
+        worker = vllm.VllmConfig.from_recording(given, recording.version)
+        laws = grammars.GrammarConfig.from_recording(given["structured"])
+        return grammars.replay_vllm(worker, laws, requests, cost)
     return vllm.replay(vllm.VllmConfig.from_recording(given, recording.version), requests, cost)
 
 
@@ -98,6 +111,9 @@ def _replay_sglang(
     if settings.lora is not None:
         limits = lora.LoraConfig.from_recording(settings.lora.model_dump())
         return lora.replay_sglang(config, limits, requests, cost)
+    if settings.structured is not None:
+        laws = grammars.GrammarConfig.from_recording(settings.structured.model_dump())
+        return grammars.replay_sglang(config, laws, requests, cost)
     return sglang.replay(config, requests, cost)
 
 
@@ -117,6 +133,7 @@ def _restated(index: int, row: RequestRow, recording: EngineRecording) -> Reques
         row.priority,
         row.max_output_tokens is None,
         adapter=row.adapter,
+        grammar=row.grammar,
     )
 
 

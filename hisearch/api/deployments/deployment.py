@@ -215,6 +215,7 @@ class SimulatedDeployment(SimulatedRun):
             "tiers": tier_rows(self),
             "objects": [asdict(use) for use in self.result.objects],
             "adapters": [asdict(use) for use in self.result.adapters],
+            "grammars": [asdict(use) for use in self.result.grammars],
             "hints": None if self.result.hints is None else asdict(self.result.hints),
             "profile": {
                 "name": costs.profile,

@@ -10,7 +10,7 @@ from hisearch.api.deployments.deployment import SimulatedDeployment
 from hisearch.api.deployments.steps_off import StepsOff
 from hisearch.api.deployments.tiers import TierValue, tier_rows
 from hisearch.cli import output
-from hisearch.cli.views.adapters import adapters_line
+from hisearch.cli.views.grammars import served_figures
 from hisearch.cli.views.terms import LATENCY_POINTS, TERM_COLUMNS, latency_rows, term_rows
 from hisearch.report.words.terms import seconds, term_lines
 from hisearch.score.energy import JOULES_PER_KWH
@@ -157,8 +157,7 @@ def _figures(simulated: SimulatedDeployment) -> dict[str, str]:
     }
     if simulated.result.objects:
         figures["agents' objects"] = _objects(simulated.result.objects)
-    if simulated.result.adapters:
-        figures["adapters"] = adapters_line(simulated)
+    figures |= served_figures(simulated)
     if simulated.result.hints is not None:
         figures["predicted calls"] = _hints(simulated.result.hints)
     if math.isfinite(simulated.horizon_s):

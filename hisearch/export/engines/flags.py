@@ -93,6 +93,12 @@ def _beyond_one(degree: int) -> Value:
     return degree if degree > 1 else None
 
 
+def _grammar_backend(launch: Launch) -> Value:
+    """What compiles grammars, where the deployment says that it serves structured output."""
+    structured = launch.pool.structured_output
+    return None if structured is None else structured.backend
+
+
 def _shared_context_backend(launch: Launch) -> Value:
     """SGLang's attention where ranks share each sequence's KV: its default on Hopper, FlashAttention 3, cannot."""
     capability = launch.accelerator.compute_capability
@@ -259,6 +265,7 @@ SGLANG: Table = (
     *speculation.SGLANG_TABLE,
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["sglang"]),
     *lora.SGLANG_TABLE,
+    ("--grammar-backend", _grammar_backend),
     ("--enable-hierarchical-cache", lambda c: has_hicache_tree(c.pool)),
     ("--hicache-size", lambda c: hicache_gb_per_rank(c.pool) if is_moved_by(c.pool, "hicache") else None),
     ("--hicache-write-policy", _write_policy),
@@ -307,6 +314,7 @@ VLLM: Table = (
     ("--speculative-config", speculation.vllm_speculation),
     *((flag, _of_adapters(value_of)) for flag, value_of in agents.TABLES["vllm"]),
     *lora.VLLM_TABLE,
+    ("--structured-outputs-config", lambda c: {"backend": of} if (of := _grammar_backend(c)) else None),
     ("--kv-offloading-backend", lambda c: offloading_backend(c.pool)),
     ("--kv-offloading-size", lambda c: offloading_gib(c.pool)),
     ("--kv-transfer-config", lambda c: transfer_settings(c.pool)),

@@ -46,10 +46,13 @@ def even_seconds(costs, sequences, excess, more_s=0.0):
 
 
 @kernel
-def decode_step_seconds(costs, sequences, context, excess, more_s=0.0):
-    """Time of a step with ``sequences`` decodes that read ``context`` tokens in total (see ``even_seconds``)."""
+def decode_step_seconds(costs, sequences, context, excess, more_s=0.0, host_s=0.0):
+    """Time of a step with ``sequences`` decodes that read ``context`` tokens in total (see ``even_seconds``).
+
+    ``host_s``: what the host does besides in each step, as for grammars (see ``engine.grammar``).
+    """
     device = even_seconds(costs, sequences, excess, more_s) + decode_seconds(costs.decode_s, sequences, context)
-    return max(device, floor_seconds(costs.host, sequences, sequences, 0))
+    return max(device, floor_seconds(costs.host, sequences, sequences, 0) + host_s)
 
 
 @kernel
@@ -175,7 +178,7 @@ def _mixed_single(table, at, ahead, share):
 
 
 @kernel
-def batch_cost(costs, requests, batch, size, decoding, context, longest, squares, more_s=0.0):
+def batch_cost(costs, requests, batch, size, decoding, context, longest, squares, more_s=0.0, host_s=0.0):
     """Time of a step on the device and on the host; the step takes the longer of the two.
 
     It has ``size`` prompt chunks (``requests[r].chunk`` after ``.computed``) and ``decoding`` decodes. A chunk that is
@@ -183,7 +186,7 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
 
     ``context``: tokens that the decodes read in total. ``longest``: the most that one of them reads. ``squares``: sum
     of the squares of what each reads. The latter two are used where costs are skewed. ``requests[r].part`` says whether
-    a chunk samples, or is a decode. ``more_s``: see ``even_seconds``.
+    a chunk samples, or is a decode. ``more_s``: see ``even_seconds``; ``host_s``: ``decode_step_seconds``.
     """
     tokens = decoding
     sampling = decoding
@@ -207,7 +210,7 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
             chunks -= 1
     if chunks > 0 and costs.host.shared_ranks > 1:
         return shared_batch_cost(costs, requests, batch, size, decoding, context, sampling)
-    host = floor_seconds(costs.host, chunks + decoding, tokens, chunks)
+    host = floor_seconds(costs.host, chunks + decoding, tokens, chunks) + host_s
     total = token_wise(costs, chunks + decoding, tokens, sampling) + more_s
     if chunks > 0:
         total += dense(costs.prompt_s, tokens - decoded)
@@ -248,15 +251,15 @@ def drafting_seconds(costs, sequences, tokens, context, attention_s):
 
 
 @kernel
-def fast_forward(costs, start_s, until_s, limit, decoding, context, excess, more_s=0.0):
+def fast_forward(costs, start_s, until_s, limit, decoding, context, excess, more_s=0.0, host_s=0.0):
     """Run at most ``limit`` pure decode steps from ``start_s``, up to the first that ends at or after ``until_s``.
 
     Costs are added step by step, so that the result equals stepping to the last bit. ``excess``: see ``skew_seconds``,
-    ``more_s``: ``even_seconds``. Returns (steps, end_s).
+    ``more_s`` and ``host_s``: ``decode_step_seconds``. Returns (steps, end_s).
     """
     table = costs.decode_s
     base = even_seconds(costs, decoding, excess, more_s)
-    floor = floor_seconds(costs.host, decoding, decoding, 0)
+    floor = floor_seconds(costs.host, decoding, decoding, 0) + host_s
     i = cell(decoding, table.shape[0] - 1)
     fx = (decoding - knot(i)) / (knot(i + 1) - knot(i))
     now = start_s
@@ -284,7 +287,7 @@ def fast_forward(costs, start_s, until_s, limit, decoding, context, excess, more
 
 
 @kernel
-def fast_forward_bound(costs, start_s, steps, decoding, context, excess, more_s=0.0):
+def fast_forward_bound(costs, start_s, steps, decoding, context, excess, more_s=0.0, host_s=0.0):
     """A tight lower bound of the end of ``steps`` steps as ``fast_forward`` runs them, without running each.
 
     Costs are linear within a cell. So its steps take their number times the mean of the first and the last, and no less
@@ -292,7 +295,7 @@ def fast_forward_bound(costs, start_s, steps, decoding, context, excess, more_s=
     """
     table = costs.decode_s
     base = even_seconds(costs, decoding, excess, more_s)
-    floor = floor_seconds(costs.host, decoding, decoding, 0)
+    floor = floor_seconds(costs.host, decoding, decoding, 0) + host_s
     total = 0.0
     left = steps
     while left > 0:

@@ -52,7 +52,9 @@ def fast_forward_steps(sim, w):
         start = worker.newest_end_s
     for step in range(worker.fast_forward_steps):
         decodes(sim, w, step)
-        _, end = fast_forward(sim.seconds, start, 1e300, 1, worker.decoding, context, excess, worker.lora_s)
+        _, end = fast_forward(
+            sim.seconds, start, 1e300, 1, worker.decoding, context, excess, worker.more_s, worker.grammar_s
+        )
         log.step(sim, w, la.ANY_STEP, formed, start, end)
         log.spend(sim, lists.pages_over(sim, w, 1, step) - worker.fast_forward_pages)
         context += worker.decoding

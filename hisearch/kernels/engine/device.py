@@ -110,7 +110,9 @@ def _run(sim, w, start_s, until_s, limit, ahead):
     worker = sim.workers[w]
     context = worker.context_tokens + ahead * worker.decoding
     excess = lists.excess_tokens(sim, w)
-    return fast_forward(sim.seconds, start_s, until_s, limit, worker.decoding, context, excess, worker.lora_s)
+    return fast_forward(
+        sim.seconds, start_s, until_s, limit, worker.decoding, context, excess, worker.more_s, worker.grammar_s
+    )
 
 
 @kernel
@@ -136,7 +138,9 @@ def plan_fast_forward(sim, w, now, limit):
     start, steps = _until_event(sim, w)
     worker.fast_forward_open = 1
     excess = lists.excess_tokens(sim, w)
-    bound = fast_forward_bound(sim.seconds, start, steps, worker.decoding, worker.context_tokens, excess, worker.lora_s)
+    bound = fast_forward_bound(
+        sim.seconds, start, steps, worker.decoding, worker.context_tokens, excess, worker.more_s, worker.grammar_s
+    )
     heaps.event_set(sim, w, bound)
 
 

@@ -33,17 +33,19 @@ def add_signed(sim, seconds, count):
 
 
 @kernel
-def add_fast_forward(sim, steps, decoding, context, excess, more_s):
+def add_fast_forward(sim, steps, decoding, context, excess, more_s, host_s):
     """Count the gaps of ``steps`` decode steps of ``decoding`` requests (see ``cost.fast_forward``).
 
     If two steps fall into the same bin, so do all steps between them: steps only get longer as contexts grow.
     """
     if steps == 0:
         return
-    last = bin_of(decode_step_seconds(sim.seconds, decoding, context + (steps - 1) * decoding, excess, more_s))
+    last = bin_of(decode_step_seconds(sim.seconds, decoding, context + (steps - 1) * decoding, excess, more_s, host_s))
     begin = 0
     while True:
-        bin_index = bin_of(decode_step_seconds(sim.seconds, decoding, context + begin * decoding, excess, more_s))
+        bin_index = bin_of(
+            decode_step_seconds(sim.seconds, decoding, context + begin * decoding, excess, more_s, host_s)
+        )
         end = steps
         if bin_index != last:
             # Bisect for the first step that falls into another bin.
@@ -51,7 +53,7 @@ def add_fast_forward(sim, steps, decoding, context, excess, more_s):
             end = steps - 1
             while end - low > 1:
                 middle = (low + end) // 2
-                step_s = decode_step_seconds(sim.seconds, decoding, context + middle * decoding, excess, more_s)
+                step_s = decode_step_seconds(sim.seconds, decoding, context + middle * decoding, excess, more_s, host_s)
                 if bin_of(step_s) == bin_index:
                     low = middle
                 else:
@@ -74,7 +76,7 @@ def count_fast_forward(sim, w):
     excess = lists.excess_tokens(sim, w)
     if sim.config.overlap:
         steps = worker.fast_forward_steps - 1
-        add_fast_forward(sim, steps, n, context, excess, worker.lora_s)
-        add(sim, decode_step_seconds(sim.seconds, n, context + steps * n, excess, worker.lora_s), n)
+        add_fast_forward(sim, steps, n, context, excess, worker.more_s, worker.grammar_s)
+        add(sim, decode_step_seconds(sim.seconds, n, context + steps * n, excess, worker.more_s, worker.grammar_s), n)
     else:
-        add_fast_forward(sim, worker.fast_forward_steps, n, context, excess, worker.lora_s)
+        add_fast_forward(sim, worker.fast_forward_steps, n, context, excess, worker.more_s, worker.grammar_s)

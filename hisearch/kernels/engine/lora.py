@@ -99,10 +99,10 @@ def price(sim, w, tokens):
         adapters -= 1
     worker.lora_adapters = adapters
     worker.lora_tokens = tokens
-    worker.lora_s = policy.base_s
+    worker.more_s = policy.base_s
     worker.lora_j = 0.0
     if adapters > 0:
-        worker.lora_s = policy.step_s + adapters * policy.adapter_s + tokens * policy.token_s
+        worker.more_s = policy.step_s + adapters * policy.adapter_s + tokens * policy.token_s
         worker.lora_j = adapters * policy.adapter_j + tokens * policy.token_j
 
 
@@ -113,7 +113,7 @@ def account(sim, w, steps):
         return
     worker = sim.workers[w]
     state = sim.lora.states[w]
-    state.step_s += steps * worker.lora_s
+    state.step_s += steps * worker.more_s
     if worker.lora_adapters > 0:
         state.steps += steps
         state.step_adapters += steps * worker.lora_adapters

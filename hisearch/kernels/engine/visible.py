@@ -23,6 +23,8 @@ def note_fast_forward(sim, w, steps):
             return
         context = worker.context_tokens + ahead * worker.decoding
         more = clock - worker.clock - ahead
-        end_s = fast_forward(sim.seconds, end_s, 1e300, more, worker.decoding, context, excess, worker.lora_s)[1]
+        end_s = fast_forward(
+            sim.seconds, end_s, 1e300, more, worker.decoding, context, excess, worker.more_s, worker.grammar_s
+        )[1]
         ahead += more
         thinking.note_decoded(sim, w, clock, end_s)

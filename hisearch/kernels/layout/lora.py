@@ -86,8 +86,8 @@ STATE = np.dtype(
 #: Settings of a pool.
 CONFIG: list[tuple[str, str]] = [("serves_adapters", "i8")]
 
-#: State of a worker that its steps ask for: what adapters add to each step of the same requests.
-WORKER: list[tuple[str, str]] = [("lora_s", "f8"), ("lora_j", "f8"), ("lora_adapters", "i8"), ("lora_tokens", "i8")]
+#: State of a worker that its steps ask for: what adapters, or grammars, add to each step of the same requests.
+WORKER: list[tuple[str, str]] = [("more_s", "f8"), ("lora_j", "f8"), ("lora_adapters", "i8"), ("lora_tokens", "i8")]
 
 
 class Lora(Handle):

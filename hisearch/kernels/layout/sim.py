@@ -23,13 +23,13 @@ from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import components as cl
 from hisearch.kernels.layout import (
     decode_fields,
-    ordered_fields,
     schedulers_fields,
     sglang_fields,
     tiers_fields,
     trtllm_fields,
     vllm_fields,
 )
+from hisearch.kernels.layout import grammars as gr
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import kv_groups as gl
 from hisearch.kernels.layout import lora as ll
@@ -66,9 +66,8 @@ SINGLE, LOCKSTEP, PIPE = 0, 1, 2
 # Request outcomes; the same numbers as simulate.result.Outcome.
 IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED, SHED, LOST = 0, 1, 2, 3, 4, 5
 
-# Worker phases, by its next event.
-# IDLE: none. STEPPING: the end of the oldest outstanding step. FAST_FORWARDING: the end of a fast-forward (see
-# ``device``). FORMING: a pass that forms the next batch.
+# Worker phases, by its next event. IDLE: none. STEPPING: the end of the oldest outstanding step. FAST_FORWARDING: the
+# end of a fast-forward (see ``device``). FORMING: a pass that forms the next batch.
 # RESTING, leader in LOCKSTEP: no lockstep step is under way; the time at which a DP rank looks again, if any.
 IDLE, STEPPING, FAST_FORWARDING, FORMING, RESTING = 0, 1, 2, 3, 4
 
@@ -176,7 +175,8 @@ WORKER = np.dtype(
         ("full", "i4"),  # SGLang: batch_is_full; TensorRT-LLM: there were too few pages for a waiting request
         ("event_slot", "i4"),  # position in the event heap, -1 outside
         *ll.WORKER,
-        *ordered_fields.WORKER,
+        *gr.WORKER,
+        *vllm_fields.ORDERED,
         *vllm_fields.WORKER,
         *sglang_fields.WORKER,
         *trtllm_fields.WORKER,
@@ -243,6 +243,7 @@ CONFIG = np.dtype(
         ("thinks", "i8"),  # 1: some request of the pool thinks (see ``traffic.thinking``)
         ("attached", "i8"),  # 1: devices are attached to accelerators, and attached_joules are theirs; 0: not read
         *ll.CONFIG,
+        *gr.CONFIG,
         *vllm_fields.CONFIG,
         *sglang_fields.CONFIG,
         *trtllm_fields.CONFIG,
@@ -267,8 +268,7 @@ class Sim(Handle):
         memory of a single worker. Then of each node's network, out and in. Then of what is shared on the way to host
         memory, into and out of it. shared (W, levels): the link into it that worker w takes, out of it next. Decode
         workers that write back to another pool's storage have only those to the host and back and of the networks.
-    store_tiers (tiers of stores,): nearest first. users, users_next (M,), users_end (M,): future users of a trace
-        node's pages (see ``foresight``), of length 0 where they are not used.
+    store_tiers (tiers of stores,): nearest first. users, users_next, users_end (M,): of a trace node (``foresight``).
     offloading: vLLM's tiers, and the state of their KV connectors, of length 1 where there are none: offloaded (N,),
         fresh (1,): of a request that has not arrived; connectors (W,), notes (2 W,), transfers; stores (S,) with
         run_rows (S, 3 LISTS), run_deepest_cached (S, M): deepest run in each trace node, runs, and pending uses (S,
@@ -284,17 +284,16 @@ class Sim(Handle):
     residue (W, P): decoding requests by (tokens computed - clock) mod P. gaps (BINS,): see ``gaps``. finish_heap,
         batch (W, max_running); request indices; evict_heap: nodes, those of each tree in its ``TREE.places``.
     launches (2 W,), prompts (2 W, max_running): outstanding steps of SGLang and TensorRT-LLM, and the requests whose
-        prompts they compute, in rows 2 w + serial of the step mod 2.
+        prompts they compute, in rows 2 w + serial of the step mod 2. counters (COUNTERS,).
     ends (2 W, max_running + 1): SGLang without radix cache: tokens left and held of requests, by tokens left; scratch.
     queue_order (2, N): requests of the waiting queue being sorted; scratch. shuffle_rng (W,): streams of random orders.
     tenants (W, tenants): see ``traffic.fair_share``. ttft_targets_s: by priority; both of one place where not used.
     pinned, ends_by_limit (N,): 1 where end-of-sequence tokens are ignored; where a declared limit ends the output.
-    compiled_lengths (W, tokens): see ``sglang.stalls``.
     accepted (drafted tokens,): probability that the first 1, 2, … are all accepted; of length 1 where there are none.
     owner_head (M,), owner, next_owner: requests whose output covers a trace node (see ``owners``).
     pledged (M,): pass that pledged a page in a trace node (see ``trtllm.step``), empty elsewhere. event_heap (W,).
     stage_free_s (workers, schedulers): when a stage of a pipeline has finished all its batches. shared_s, by_kind_s,
-        draft_shared_s, lockstep_pad: as ``LockstepCosts``, ``DraftCosts``. counters (COUNTERS,).
+        draft_shared_s, lockstep_pad: as ``LockstepCosts``, ``DraftCosts``. compiled_lengths (W, tokens).
     log_steps, log_entries, log_lost (preempted, retracted), log_outputs (drafted tokens): the log, empty where off.
     """
 
@@ -304,6 +303,7 @@ class Sim(Handle):
         "trace": Trace,
         "agents": al.Agents,
         "lora": ll.Lora,
+        "grammars": gr.Grammars,
         "seconds": Costs,
         "joules": Costs,
         "attached_joules": Costs,

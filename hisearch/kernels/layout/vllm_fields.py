@@ -31,6 +31,14 @@ WORKER: list[tuple[str, str]] = [
     ("deferred_tail", "i4"),
 ]
 
+#: State of a worker of engines that serve prompts in order: TensorRT-LLM's too (see ``engine.ordered``).
+ORDERED: list[tuple[str, str]] = [
+    ("prompts_head", "i4"),  # running requests whose prompt is unfinished, in running order
+    ("prompts_tail", "i4"),
+    ("endings_new", "i4"),  # requests that the newest, the older outstanding step makes the last token of
+    ("endings_old", "i4"),
+]
+
 #: Settings of a pool.
 CONFIG: list[tuple[str, str]] = [
     ("long_prefill_tokens", "i8"),  # most tokens of one request a step; 0: no such limit

@@ -33,7 +33,7 @@ def _scheduler_tokens(sim, w, now):
     """Tokens that scheduler ``w`` of a SGLang worker holds or has waiting."""
     worker = sim.workers[w]
     tokens = outlook.pages_held(sim, w, now) * sim.config.page_tokens + _prompt_tokens(sim, worker.waiting_head)
-    if sim.config.receive_interval > 1:
+    if sim.config.receive_interval > 1 or sim.config.compiles_grammars:
         tokens += _prompt_tokens(sim, worker.held_head)
     return tokens
 

@@ -11,7 +11,7 @@ import math
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import radix
-from hisearch.kernels.engine import device, engine_calls, log, lora, schedulers, visible
+from hisearch.kernels.engine import device, engine_calls, grammar, log, lora, schedulers, visible
 from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.hicache import copies as hicache_copies
@@ -19,8 +19,9 @@ from hisearch.kernels.hicache import hicache, notes, servers, storage, stores
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
+from hisearch.kernels.sglang import arrivals, gaps, idle, inbox, memory, running, stalls
 from hisearch.kernels.sglang import decode as sglang_decode
-from hisearch.kernels.sglang import gaps, idle, inbox, memory, order, running, stalls
+from hisearch.kernels.sglang import grammar as sglang_grammar
 from hisearch.kernels.sglang import log as step_log
 from hisearch.kernels.sglang import lora as sglang_lora
 from hisearch.kernels.sglang.components import unified
@@ -76,8 +77,9 @@ def _launch(sim, w, now, kind):
     entries = sim.prompts[row]
     size, batch = _shape(sim, w, kind)
     decodes = kind != la.PREFILL_STEP
-    device_s, host_s = batch_cost(sim.seconds, sim.requests, entries, size, *batch, worker.lora_s)
+    device_s, host_s = batch_cost(sim.seconds, sim.requests, entries, size, *batch, worker.more_s, worker.grammar_s)
     seconds = max(device_s, host_s) + stalls.stall_seconds(sim, w, entries, size, batch[0])
+    grammar.account(sim, w, 1)
     add_energy(sim, w, entries, size, *batch)
     worker.decode_tokens += batch[0]
     end_s = device.launch(sim, w, now, seconds)
@@ -170,8 +172,10 @@ def form(sim, w, now):
     if sim.config.serves_adapters:
         sglang_lora.note_queued(sim, w)
     log.forget_lost(sim)
-    if sim.config.receive_interval > 1:
-        poll_inbox(sim, w, now)
+    begun_s = now
+    if sim.config.receive_interval > 1 or sim.config.compiles_grammars:
+        arrivals.poll_inbox(sim, w, now)
+        now = arrivals.take_compiled(sim, w, now)
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.PASS, w, 0, now)
     _begin_tier_work(sim, w, now)
@@ -182,9 +186,10 @@ def form(sim, w, now):
         # This pass may have cleared the full mark; the engine passes again and again.
         worker.last = 0
         for _ in range(idle.PASSES + sim.config.receive_interval - 2):
-            if kind == 0 and worker.waiting > 0 and not (sim.tiers.jumps and idle.has_pending_events(sim, w)):
+            jumps = sglang_grammar.some_wait(sim, w) or (sim.tiers.jumps and idle.has_pending_events(sim, w))
+            if kind == 0 and worker.waiting > 0 and not jumps:
                 if worker.held_head >= 0:
-                    poll_inbox(sim, w, now)
+                    arrivals.poll_inbox(sim, w, now)
                     _begin_tier_work(sim, w, now)
                 kind = _next_batch(sim, w, now, 0)
     worker.last = kind
@@ -201,6 +206,8 @@ def form(sim, w, now):
             idle.schedule_retry(sim, w)
         elif worker.phase == la.IDLE and worker.waiting > 0 and sglang_lora.next_ready_s(sim, w, now) < la.FOREVER_S:
             heaps.event_set(sim, w, sglang_lora.next_ready_s(sim, w, now))
+        if sim.config.compiles_grammars:
+            sglang_grammar.end_pass(sim, w, now)
         return
     if sim.config.hicache:
         now = sim.workers[w].now_s
@@ -209,6 +216,9 @@ def form(sim, w, now):
     if sim.config.objects and sim.agents.policy.order == al.BY_SLOT:
         engine_calls.call_engine(sim.config.objects, sim, al.STEP, w, kind, now)
         waits = sim.agents.loaders[w].at_launch_s > 0.0
+    if sim.config.compiles_grammars:
+        sglang_grammar.price_step(sim, w, kind)
+        waits = now > begun_s or sglang_grammar.some_wait(sim, w)
     if sim.config.scheduler_kind == la.LOCKSTEP:
         size, batch = _shape(sim, w, kind)
         entries = sim.prompts[running.newest(sim, w) ^ 1]
@@ -218,6 +228,8 @@ def form(sim, w, now):
         sglang_decode.launch_decode(sim, w, now)
     else:
         _launch(sim, w, now, kind)
+    if sim.config.compiles_grammars:
+        sglang_grammar.end_pass(sim, w, now)
 
 
 @kernel
@@ -286,6 +298,7 @@ def complete(sim, w, now):
         # The results that ``now`` brings are processed below.
         visible.note_fast_forward(sim, w, steps - 1 - sim.config.overlap)
     lora.account(sim, w, steps)
+    grammar.account(sim, w, steps)
     sglang_decode.complete_decode(sim, w)
     inbox.passed(sim, w, steps - 1)
     note_peak(sim, w)
@@ -297,48 +310,6 @@ def complete(sim, w, now):
         _process_decodes(sim, w, worker.clock - 1, now)
     if sim.config.hicache:
         hicache_copies.begin_writing(sim, w)
-
-
-@kernel
-def _enter(sim, w, r, now, moment):
-    """Queue request ``r`` (see ``order.enqueue``)."""
-    sim.requests[r].node = sim.workers[w].cache_id
-    order.enqueue(sim, w, r, moment)
-    if sim.tiers.storage:
-        storage.enter(sim, w, r)
-    if sim.config.objects:
-        engine_calls.call_engine(sim.config.objects, sim, al.ARRIVES, w, r, now)
-
-
-@kernel
-def poll_inbox(sim, w, now):
-    """Begin a pass: queue the requests in the inbox, if the pass polls it."""
-    if not inbox.looks(sim, w):
-        return
-    r = inbox.take(sim, w)
-    while r >= 0:
-        _enter(sim, w, r, now, sim.workers[w].moments)
-        r = inbox.take(sim, w)
-
-
-@kernel
-def receive(sim, w, r, now):
-    """Receive request ``r`` at ``now``; end a fast-forward early if a pass would poll or try a prefill."""
-    worker = sim.workers[w]
-    waits = sim.config.receive_interval > 1
-    if waits:
-        inbox.hold(sim, w, r)
-    else:
-        _enter(sim, w, r, now, worker.moments + 1)
-    if worker.phase == la.IDLE:
-        heaps.form_at(sim, w, now)
-    elif waits:
-        if worker.phase == la.FAST_FORWARDING:
-            inbox.cut_fast_forward(sim, w, now)
-    elif worker.phase == la.FAST_FORWARDING and (
-        sim.tiers.storage or not order.closed(sim, w) or sim.lora.policy.drain_wait_s > 0.0
-    ):
-        device.cut_fast_forward(sim, w, now)
 
 
 @kernel
@@ -362,7 +333,7 @@ def engine_entry(sim, op, w, r, now):
     elif op == Op.COMPLETE_STEP:
         complete(sim, w, now)
     elif op == Op.RECEIVE:
-        receive(sim, w, r, now)
+        arrivals.receive(sim, w, r, now)
     elif op == Op.LAUNCH_LOCKSTEP:
         _launch(sim, w, now, sim.workers[w].last)
     elif op == Op.NEVER_FITS:
@@ -385,6 +356,7 @@ def engine_entry(sim, op, w, r, now):
             hicache.reset(sim, w)
             storage.reset(sim, w)
         lora.reset(sim, w)
+        grammar.reset(sim, w)
         if sim.config.objects:
             engine_calls.call_engine(sim.config.objects, sim, al.BEGIN, w, 0, now)
         if sim.config.counts_service:

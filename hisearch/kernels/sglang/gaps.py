@@ -81,15 +81,15 @@ def fast_forward(sim, w):
     excess = lists.excess_tokens(sim, w)
     steps = worker.fast_forward_steps
     start = worker.fast_forward_from_s if sim.config.overlap else worker.newest_start_s
-    end = start + decode_step_seconds(sim.seconds, n, context, excess, worker.lora_s)
+    end = start + decode_step_seconds(sim.seconds, n, context, excess, worker.more_s, worker.grammar_s)
     first_step(sim, w, end)
     if steps == 1:
         return
     # Only the last step can include a request whose last token the previous step made.
     until_end = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     full = min(steps, until_end)
-    gaps.add_fast_forward(sim, full - 1, n, context + n, excess, worker.lora_s)
-    last = decode_step_seconds(sim.seconds, n, context + (steps - 1) * n, excess, worker.lora_s)
+    gaps.add_fast_forward(sim, full - 1, n, context + n, excess, worker.more_s, worker.grammar_s)
+    last = decode_step_seconds(sim.seconds, n, context + (steps - 1) * n, excess, worker.more_s, worker.grammar_s)
     if steps > full:
         gaps.add(sim, last, n - heaps.finish_count(sim, w, worker.clock + steps - 1))
     if sim.config.overlap:

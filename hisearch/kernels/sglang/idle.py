@@ -6,6 +6,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.hicache import copies as hicache_copies
 from hisearch.kernels.hicache import servers, storage
 from hisearch.kernels.layout import sim as la
+from hisearch.kernels.sglang import grammar as sglang_grammar
 from hisearch.kernels.traffic import heaps
 
 #: Passes of an engine with requests waiting that form no batch, after which nothing changes by another.
@@ -29,7 +30,7 @@ def has_pending_events(sim, w):
 def is_empty(sim, w):
     """Whether no request waits or runs, and nothing is under way in HiCache."""
     worker = sim.workers[w]
-    if worker.waiting > 0 or worker.running > 0:
+    if worker.waiting > 0 or worker.running > 0 or sglang_grammar.some_wait(sim, w):
         return False
     if not sim.config.hicache:
         return True

@@ -31,7 +31,9 @@ def _end_s(sim, w, ahead, start_s):
     worker = sim.workers[w]
     context = worker.context_tokens + ahead * worker.decoding
     excess = lists.excess_tokens(sim, w)
-    return fast_forward(sim.seconds, start_s, 1e300, 1, worker.decoding, context, excess, worker.lora_s)[1]
+    return fast_forward(
+        sim.seconds, start_s, 1e300, 1, worker.decoding, context, excess, worker.more_s, worker.grammar_s
+    )[1]
 
 
 @kernel

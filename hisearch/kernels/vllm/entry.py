@@ -8,14 +8,25 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue
-from hisearch.kernels.engine import decode_log, device, engine_calls, gaps, log, lora, ordered, schedulers, visible
+from hisearch.kernels.engine import (
+    decode_log,
+    device,
+    engine_calls,
+    gaps,
+    grammar,
+    log,
+    lora,
+    ordered,
+    schedulers,
+    visible,
+)
 from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import fair_share, heaps, lists, thinking
-from hisearch.kernels.vllm import fair_order, memory, output_write_back, step
+from hisearch.kernels.vllm import fair_order, memory, output_write_back, step, waiting
 from hisearch.kernels.vllm import lora as vllm_lora
 
 
@@ -42,8 +53,12 @@ def form(sim, w, now):
 
 @kernel
 def _admit_waiting(sim, w, now, budget):
-    """Admit from the head of the queue until one does not fit, passing over requests that wait for adapters."""
+    """Admit from the head of the queue until one does not fit, going by some (see ``waiting``)."""
     worker = sim.workers[w]
+    grammars = sim.config.compiles_grammars
+    if grammars:
+        sim.grammars.states[w].pass_s = now
+        sim.grammars.states[w].looks = 0
     if worker.waiting == 0:
         return
     if sim.config.counts_service and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
@@ -54,8 +69,7 @@ def _admit_waiting(sim, w, now, budget):
     r = worker.waiting_head
     while r >= 0 and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
         after = sim.requests[r].next
-        if adapters and not lora.may_join(sim, w, r):
-            vllm_lora.pass_over(sim, w, r)
+        if (adapters or grammars) and waiting.goes_by(sim, w, r, now):
             r = after
             continue
         if sim.config.objects and not engine_calls.call_engine(sim.config.objects, sim, al.READY, w, r, now):
@@ -87,9 +101,13 @@ def set_out(sim, w, now, preempted):
     limit = step.fast_forward_limit(sim, w, preempted)
     if sim.config.serves_adapters and vllm_lora.prepare_step(sim, w):
         limit = 1
+    if sim.config.compiles_grammars:
+        waiting.price_grammars(sim, w)
     if limit > 1:
         worker.fast_forward_s = now
         device.plan_fast_forward(sim, w, now, limit)
+        if sim.config.compiles_grammars:
+            waiting.pass_when_ready(sim, w, now)
     else:
         launch(sim, w, now, now)
 
@@ -97,15 +115,16 @@ def set_out(sim, w, now, preempted):
 @kernel
 def stand_by(sim, w, now, preempted):
     """Pass again at once where the pass at ``now``, which formed no batch, preempted; else wait."""
-    worker = sim.workers[w]
     if sim.config.objects:
         # Requests that this pass passed over may wait for loads that nothing else would begin.
         engine_calls.call_engine(sim.config.objects, sim, al.PASS, w, 0, now)
     skip_decode(sim, w)
-    if preempted and worker.outstanding == 0 and sim.config.scheduler_kind != la.LOCKSTEP:
+    if preempted and sim.workers[w].outstanding == 0 and sim.config.scheduler_kind != la.LOCKSTEP:
         heaps.form_at(sim, w, now)
     else:
         device.await_next(sim, w, now, False)
+        if sim.config.compiles_grammars:
+            waiting.pass_when_ready(sim, w, now)
 
 
 @kernel
@@ -122,7 +141,10 @@ def price(sim, w):
     batch = sim.batch[w]
     decodes = lists.decodes(sim, w)
     add_energy(sim, w, batch, worker.batch_size, *decodes)
-    device_s, host_s = batch_cost(sim.seconds, sim.requests, batch, worker.batch_size, *decodes, worker.lora_s)
+    device_s, host_s = batch_cost(
+        sim.seconds, sim.requests, batch, worker.batch_size, *decodes, worker.more_s, worker.grammar_s
+    )
+    grammar.account(sim, w, 1)
     if sim.config.serves_adapters:
         lora.account(sim, w, 1)
         return max(device_s, host_s) + lora.take_stall(sim, w)
@@ -166,34 +188,8 @@ def account(sim, w, now, before):
         _account_chunk(sim, w, batch[k], end)
     skip_decode(sim, w)
     if sim.config.scheduler_kind == la.PIPE:
-        _pass_prompts_on(sim, w, now)
+        step.pass_prompts_on(sim, w, now)
     device.await_next(sim, w, now, True)
-
-
-@kernel
-def _pass_prompts_on(sim, w, now):
-    """Move unfinished prompts to the next micro-batch of the pipeline.
-
-    Prompts on a decode worker stay: SGLang's micro-batches have their own batch limits, which a moved one may exceed.
-    """
-    if sim.workers[w].prompts_head < 0 or sim.config.role == fl.DECODE:
-        return
-    scheduler = schedulers.following(sim, w)
-    r = sim.workers[w].prompts_head
-    while r >= 0:
-        request = sim.requests[r]
-        after = request.next_aside
-        ordered.remove_prompt(sim, w, r)
-        lists.stop_running(sim, w, r)
-        request.worker = scheduler
-        # Serials count one micro-batch's steps.
-        request.mark = -1
-        request.sampled_step = -1
-        lists.number(sim, scheduler, r)
-        lists.run_last(sim, scheduler, r)
-        ordered.add_prompt(sim, scheduler, r)
-        r = after
-    schedulers.wake(sim, scheduler, now)
 
 
 @kernel
@@ -292,6 +288,7 @@ def take_in(sim, w):
         if sim.config.thinks:
             visible.note_fast_forward(sim, w, steps)
         lora.account(sim, w, steps)
+        grammar.account(sim, w, steps)
         device.finish_fast_forward(sim, w)
         queue.take(sim, worker.cache_id, lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages)
         worker.fast_forward_pages = 0
@@ -355,6 +352,8 @@ def receive(sim, w, r, now):
     """Queue request ``r`` at ``now``; end a fast-forward early if ``r`` might be admitted in it."""
     worker = sim.workers[w]
     enqueue(sim, w, r)
+    if sim.config.compiles_grammars:
+        waiting.ask_for_grammar(sim, w, r, now)
     if sim.config.objects:
         engine_calls.call_engine(sim.config.objects, sim, al.ARRIVES, w, r, now)
     if worker.phase == la.IDLE:
@@ -395,6 +394,7 @@ def engine_entry(sim, op, w, r, now):
         if sim.config.counts_service:
             fair_share.reset(sim, w)
         lora.reset(sim, w)
+        grammar.reset(sim, w)
         if sim.config.objects:
             engine_calls.call_engine(sim.config.objects, sim, al.BEGIN, w, 0, now)
     return 0

@@ -11,7 +11,6 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.engine import lora
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import lists
 
 
 @kernel
@@ -25,26 +24,6 @@ def count_running(sim, w):
         if sim.config.counts_idle_loras or request.mark == serial or request.state == la.DECODING:
             lora.count(sim, w, r)
         r = request.next
-
-
-@kernel
-def pass_over(sim, w, r):
-    """Leave the waiting request ``r``, whose adapter has no place."""
-    sim.lora.states[w].passed_over += 1
-    sim.requests[r].passed_over = 1
-
-
-@kernel
-def wait_first(sim, w, r):
-    """Queue the preempted ``r`` before all waiting requests; before ``counts_idle_loras`` behind those passed over."""
-    before = -1
-    if not sim.config.counts_idle_loras:
-        after = sim.workers[w].waiting_head
-        while after >= 0 and sim.requests[after].passed_over:
-            before = after
-            after = sim.requests[after].next
-    sim.requests[r].passed_over = 0
-    lists.wait_after(sim, w, before, r)
 
 
 @kernel
@@ -135,12 +114,3 @@ def prepare_step(sim, w):
         sim.lora.states[w].stall_s += _touch(sim, w, sim.lora.members[w, k])
     lora.price(sim, w, tokens)
     return sim.lora.states[w].stall_s > 0.0
-
-
-@kernel
-def first_admissible(sim, w):
-    """The first waiting request whose adapter the running ones leave a place for, or -1; as the last pass counted."""
-    r = sim.workers[w].waiting_head
-    while r >= 0 and not lora.may_join(sim, w, r):
-        r = sim.requests[r].next
-    return r

@@ -14,7 +14,7 @@ from hisearch.kernels.engine import engine_calls, log, ordered
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import fair_share, lists
-from hisearch.kernels.vllm import lora as vllm_lora
+from hisearch.kernels.vllm import waiting
 
 _enqueue = fifo("next_aside")
 
@@ -372,8 +372,8 @@ def wait_again(sim, w, r):
         fair_share.arrives(sim, r)
     if lists.goes_by_urgency(sim):
         lists.wait_by_urgency(sim, w, r)
-    elif sim.config.serves_adapters:
-        vllm_lora.wait_first(sim, w, r)
+    elif sim.config.serves_adapters or sim.config.compiles_grammars:
+        waiting.wait_behind(sim, w, r, 0)
     else:
         lists.wait_first(sim, w, r)
 

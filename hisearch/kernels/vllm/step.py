@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.kernels.cache import queue, tree
-from hisearch.kernels.engine import schedulers
+from hisearch.kernels.engine import ordered, schedulers
+from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import fair_share, lists
-from hisearch.kernels.vllm import lora as vllm_lora
-from hisearch.kernels.vllm import memory
+from hisearch.kernels.vllm import memory, waiting
 from hisearch.kernels.vllm.in_order import served_in_order
 
 
@@ -47,8 +47,8 @@ def may_be_admitted(sim, w, r):
     """
     worker = sim.workers[w]
     shortens = sim.config.long_prefill_adaptive and sim.config.long_prefill_tokens > 0
-    # A pass goes by requests whose adapters have no place.
-    first = worker.waiting_head == r or sim.config.serves_adapters
+    # A pass goes by some requests (see ``waiting``).
+    first = worker.waiting_head == r or sim.config.serves_adapters or sim.config.compiles_grammars
     return worker.running < sim.config.max_running and (first or shortens)
 
 
@@ -336,7 +336,8 @@ def fast_forward_limit(sim, w, preempted):
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     if sim.config.shared_outputs and worker.waiting > 0 and worker.running < sim.config.max_running:
-        first = vllm_lora.first_admissible(sim, w) if sim.config.serves_adapters else worker.waiting_head
+        goes_by = sim.config.serves_adapters or sim.config.compiles_grammars
+        first = waiting.first_admissible(sim, w) if goes_by else worker.waiting_head
         if first >= 0:
             limit = min(limit, memory.steps_to_shared_page(sim, w, first) - 1)
     return 1 + lists.steps_within_pages(sim, w, 1, sim.trees[worker.cache_id].free_pages, limit - 1)
@@ -348,3 +349,29 @@ def note_peak(sim, w):
     worker = sim.workers[w]
     cache = sim.trees[worker.cache_id]
     worker.peak_pages = max(worker.peak_pages, cache.capacity_pages - cache.free_pages)
+
+
+@kernel
+def pass_prompts_on(sim, w, now):
+    """Move unfinished prompts to the next micro-batch of the pipeline.
+
+    Prompts on a decode worker stay: SGLang's micro-batches have their own batch limits, which a moved one may exceed.
+    """
+    if sim.workers[w].prompts_head < 0 or sim.config.role == fl.DECODE:
+        return
+    scheduler = schedulers.following(sim, w)
+    r = sim.workers[w].prompts_head
+    while r >= 0:
+        request = sim.requests[r]
+        after = request.next_aside
+        ordered.remove_prompt(sim, w, r)
+        lists.stop_running(sim, w, r)
+        request.worker = scheduler
+        # Serials count one micro-batch's steps.
+        request.mark = -1
+        request.sampled_step = -1
+        lists.number(sim, scheduler, r)
+        lists.run_last(sim, scheduler, r)
+        ordered.add_prompt(sim, scheduler, r)
+        r = after
+    schedulers.wake(sim, scheduler, now)

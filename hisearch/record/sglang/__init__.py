@@ -3,7 +3,8 @@
 ``standins`` replaces what needs a GPU. ``timeline`` is the clock and the record. ``scheduler`` with ``before_0_5_10``
 and ``from_0_5_23`` set the engine's scheduler up. ``copies``, ``storage``, ``virtual_threads`` and ``hicache_*`` are
 the laws of the host tier and of storage, ``drafts`` those of drafted tokens. ``windows`` are the pools of sliding
-windows, ``states`` the pool of states of linear attention, ``adapters`` the slots of LoRA adapters.
+windows, ``states`` the pool of states of linear attention, ``adapters`` the slots of LoRA adapters, ``grammars`` the
+manager of grammars.
 ``random_cases`` draws cases, ``run`` takes one through the engine.
 
 Imports modules of ``record`` and the engine's.
@@ -19,6 +20,7 @@ from typing import Any
 from hisearch.record.cases import Case, EngineError, Setting
 from hisearch.record.sglang.adapters import random_adapter_case
 from hisearch.record.sglang.drafts import random_draft_case
+from hisearch.record.sglang.grammars import random_grammar_case
 from hisearch.record.sglang.random_cases import draw_case, random_context_case
 from hisearch.record.sglang.states import STRATEGIES, random_state_case
 from hisearch.record.sglang.windows import random_window_case
@@ -65,6 +67,7 @@ SETTINGS = {
         Setting("mamba_max_states_per_path", *_INTEGER, default=-1, least=-1),
         Setting("speculation", (dict,), "a mapping: method, draft_tokens, accepted, seed", default=None),
         Setting("lora", (dict,), "a mapping of adapters' arguments and laws", default=None),
+        Setting("structured", (dict,), "a mapping of grammars' laws", default=None),
         Setting("hicache", (dict,), "a mapping of the host tier's arguments and laws", default=None),
     )
 }
@@ -92,6 +95,7 @@ FEATURES = {
     "adapters": random_adapter_case,
     "context": random_context_case,
     "drafts": random_draft_case,
+    "grammars": random_grammar_case,
     "states": random_state_case,
     "windows": random_window_case,
 }

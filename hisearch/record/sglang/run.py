@@ -12,6 +12,7 @@ from hisearch.record import drafts
 from hisearch.record.cases import LAW, EngineError
 from hisearch.record.sglang.adapters import Adapters, adapter_id, check_adapters
 from hisearch.record.sglang.drafts import Drafts, reserve_tokens
+from hisearch.record.sglang.grammars import Grammars, check_grammars, schema_of
 from hisearch.record.sglang.settings import block_tokens
 from hisearch.record.sglang.standins import install
 from hisearch.record.sglang.states import check_states
@@ -57,6 +58,8 @@ def run_case(version: str, config: dict[str, Any], requests: list[Row], spins: b
     scheduler.tokens = tokens
     if config.get("lora"):
         scheduler.use_adapters(Adapters(config["lora"], timeline))
+    if config.get("structured"):
+        scheduler.use_grammars(Grammars(config["structured"], scheduler, timeline))
     if speculation is not None:
         scheduler.drafts, timeline.law = Drafts(speculation, rows), drafts.step_latency_s
     for index, row in enumerate(rows):
@@ -103,6 +106,7 @@ def check(version: str, config: dict[str, Any], requests: list[Row]) -> None:
     check_windows(version, config)
     check_states(version, config)
     check_adapters(version, config, requests)
+    check_grammars(config, requests)
     if version != "0.5.23" and config.get("dcp_size", 1) > 1:
         raise EngineError(f"dcp_size: recorded of sglang 0.5.23, not {version}")
     page = block_tokens(config)
@@ -135,7 +139,10 @@ def _request(generation: Any, row: Row, tokens: list[int], vocabulary: int, inde
     asked = row["input_tokens"] + row["output_tokens"]
     ends = {tokens[asked - 1]} if declared is not None and declared > row["output_tokens"] else set()
     sampling = SamplingParams(
-        max_new_tokens=declared or row["output_tokens"], ignore_eos=declared is None, temperature=0
+        max_new_tokens=declared or row["output_tokens"],
+        ignore_eos=declared is None,
+        temperature=0,
+        json_schema=schema_of(row.get("grammar")),
     )
     sampling.normalize(None)
 

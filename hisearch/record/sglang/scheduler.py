@@ -33,7 +33,7 @@ class Recording:
         tokens: all tokens of each request, by id.
         pending: requests by id that have not arrived.
         drafts: drafted tokens, or None.
-        adapters: LoRA adapters, or None.
+        adapters: LoRA adapters, or None. grammars: likewise.
     """
 
     timeline: Timeline
@@ -47,6 +47,7 @@ class Recording:
     tp_worker: Any
     drafts: Drafts | None = None
     adapters: Any = None
+    grammars: Any = None
     _arriving = False
 
     @cached_property
@@ -66,6 +67,10 @@ class Recording:
         self.lora_drainer = adapters.drainer
         self.tp_worker.model_runner.lora_manager = adapters.manager
 
+    def use_grammars(self, grammars: Any) -> None:
+        """Serve requests with grammars (see ``grammars``)."""
+        self.grammars, self.grammar_manager = grammars, grammars.manager
+
     # Requests.
 
     def arrivals(self) -> list[Any]:
@@ -80,6 +85,8 @@ class Recording:
 
     def _begin_pass(self) -> None:
         live = bool(self.waiting_queue) or not self.running_batch.is_empty() or self.chunked_req is not None
+        if self.grammars is not None and self.grammars.waiting:
+            self.timeline.go_on()
         self.timeline.begin_pass(bool(self.waiting_queue), live)
         if self.timeline.threads is not None:
             self.timeline.threads.advance()
@@ -89,13 +96,16 @@ class Recording:
         self._arriving = True
         for request in requests:
             self.init_req_max_new_tokens(request)  # type: ignore[attr-defined]
-            self._add_request_to_queue(request)
+            if self.grammars is None or not self.grammars.queues(request):
+                self._add_request_to_queue(request)
         self._arriving = False
 
     def _add_request_to_queue(self, req: Any, is_retracted: bool = False) -> None:
         self._decoding.discard(req.rid)
         if is_retracted:
             self.timeline.retracted.append(req.rid)
+        elif self.grammars is not None and req.rid in self.grammars.entering:
+            self.grammars.entering.discard(req.rid)
         elif not self._arriving:
             self.timeline.preempted.append(req.rid)
         super()._add_request_to_queue(req, is_retracted=is_retracted)  # type: ignore[misc]
@@ -118,7 +128,8 @@ class Recording:
             work = [(name, length - count, count) for name, length, count in zip(names, lengths, new, strict=True)]
         kind = {"extend": "prefill"}.get(mode, mode)
         more_s = 0.0 if self.adapters is None else self.adapters.apply(batch, [new for _, _, new in work])
-        end = self.timeline.launch(kind, work, self.pool(), self.ratio(), more_s)
+        host_s = 0.0 if self.grammars is None else self.grammars.host_s(batch)
+        end = self.timeline.launch(kind, work, self.pool(), self.ratio(), more_s, host_s)
         for request, length in zip(batch.reqs, lengths, strict=True):
             self._note_cut(batch, request, length)
         tokens = [self.token_after(name, length) for name, length in zip(names, lengths, strict=True)]

@@ -17,7 +17,7 @@ from hisearch.record.standins import Finder, MissingPackages
 
 #: Parts of SGLang that only serve to run a model, to draft, or to talk to other processes.
 _UNUSED = (
-    "configs", "layers", "models", "model_loader", "multimodal", "distributed", "eplb", "constrained",
+    "configs", "layers", "models", "model_loader", "multimodal", "distributed", "eplb",
     "multiplex", "parser", "function_call", "connector", "entrypoints", "compilation", "batch_overlap", "tokenizer",
 )  # fmt: skip
 

@@ -101,6 +101,10 @@ class Timeline:
         """A pass ended without a batch, and none is in flight."""
         self._idle = True
 
+    def go_on(self) -> None:
+        """The next pass is at once: the pass before it waited by itself."""
+        self._idle = False
+
     def begin_pass(self, waiting: bool, live: bool) -> None:
         """The scheduler looks for requests: move the clock on if the pass before found nothing to do.
 
@@ -143,11 +147,20 @@ class Timeline:
         return arrived
 
     def launch(
-        self, kind: str, batch: list[tuple[Any, int, int]], pool: tuple[int, ...], ratio: float, more_s: float = 0.0
+        self,
+        kind: str,
+        batch: list[tuple[Any, int, int]],
+        pool: tuple[int, ...],
+        ratio: float,
+        more_s: float = 0.0,
+        host_s: float = 0.0,
     ) -> float:
-        """Put a batch on the device, where it takes ``more_s`` longer than by the law; returns when it ends."""
+        """Put a batch on the device, where it takes ``more_s`` longer than by the law; returns when it ends.
+
+        It takes no less than the host needs for it, ``host_s``.
+        """
         start = max(self.clock, self._device_free) if self.overlap else self.clock
-        end = start + (self.law(batch) + more_s)
+        end = start + max(self.law(batch) + more_s, host_s)
         step: dict[str, Any] = {"start_s": round(start, 9), "kind": kind, "batch": [list(entry) for entry in batch]}
         if self.overlap:
             step["scheduled_s"] = round(self.clock, 9)

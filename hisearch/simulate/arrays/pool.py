@@ -22,6 +22,7 @@ from hisearch.kernels.layout import tree as tree_layout
 from hisearch.kernels.layout.thinking import FIRST_VISIBLE, Thinking
 from hisearch.simulate.arrays import agents as agent_arrays
 from hisearch.simulate.arrays import drafts as draft_arrays
+from hisearch.simulate.arrays import grammars as grammar_arrays
 from hisearch.simulate.arrays import groups as group_arrays
 from hisearch.simulate.arrays import lora as lora_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
@@ -31,7 +32,7 @@ from hisearch.simulate.arrays.records import record, records
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.engine_rules import rules_in_force
-from hisearch.traces.adapters import RequestAdapters
+from hisearch.traces.adapters import RequestAdapters, RequestGrammars
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import TraceArrays
 
@@ -129,6 +130,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         counts_service=role != fl.DECODE and QUEUE_ORDERS[engine.schedule].counts_service,
         compile_s=plan.compile_s,
         serves_adapters=plan.lora is not None,
+        compiles_grammars=0,
         thinks=0,
         shared_outputs=0,
         log=0,
@@ -301,6 +303,7 @@ def allocate(
     log_limit: int = 0,
     agents: AgentArrays | None = None,
     adapters: RequestAdapters | None = None,
+    grammars: RequestGrammars | None = None,
     places: Sequence[int] = (),
     pooled: bool = False,
 ) -> la.Sim:
@@ -316,13 +319,13 @@ def allocate(
         log_limit: steps to log.
         agents: of the requests, if any.
         adapters: that they ask for.
+        grammars: that their outputs follow.
         places: for each worker, the one whose place on the node it takes; empty: itself.
         pooled: whether follow-ups wait for any request instead of their previous turn.
     """
     config = settings[0]
     count = len(trace.arrival_s)
     workers = int(config.workers)
-    # For each scheduler, the one whose place on the node it takes.
     places = [plan.schedulers * place + scheduler for place in places for scheduler in range(plan.schedulers)]
     # Host pools hold nodes of the workers' trees; pools of objects hold none.
     searched_trees = workers + tier_arrays.store_trees(plan, workers)
@@ -333,14 +336,14 @@ def allocate(
     has_places = _has_radix_cache(config) or (plan.agents is not None and plan.agents.pool_pages > 0)
     leaves = _give_places(tree_records, plan, config, nodes, workers) if has_places else 0
     pinned = np.broadcast_to(plan.ignore_eos, count).astype(np.int8)
-    fills_limit = trace.output_tokens == trace.max_output_tokens
-    ends_by_limit = fills_limit & ((pinned != 0) | plan.limits_stated)
+    ends_by_limit = (trace.output_tokens == trace.max_output_tokens) & ((pinned != 0) | plan.limits_stated)
     runs_vllm = config.engine == la.VLLM or config.role == fl.DECODE
     in_order = trace._replace(previous=np.full_like(trace.previous, -1)) if pooled else trace
     owner_head, owner, next_owner = owners.find(in_order) if runs_vllm else (np.empty(0, np.int32),) * 3
     settings.shared_outputs = len(owner) > 0
     thinking = _thinking(trace.thinking_tokens, config)
     settings.thinks = len(thinking.heap_size) > 0
+    settings.compiles_grammars = plan.grammars is not None and grammars is not None
     return la.Sim(
         config=settings,
         fleet=fleet,
@@ -356,6 +359,7 @@ def allocate(
             trace, agents, plan.agents, searched_trees, workers, nodes, int(config.capacity_pages), seed
         ),
         lora=lora_arrays.handle(plan.lora, adapters, count, workers),
+        grammars=grammar_arrays.handle(plan.grammars, grammars, count, workers, polls=plan.engine.name == "sglang"),
         nodes=np.empty(nodes, tree_layout.NODE).view(np.recarray),
         **_queue_arrays(plan, config, nodes, trace, ends=bool(pinned.any()) and not config.prefix_caching),
         **tier_arrays.arrays(plan, trace, workers, node_limit),

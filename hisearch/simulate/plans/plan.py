@@ -23,6 +23,7 @@ from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.plans import lora as lora_plans
 from hisearch.simulate.plans.agent_memory import plan_agents, with_adapters, with_disk
 from hisearch.simulate.plans.agent_plan import AgentPlan
+from hisearch.simulate.plans.grammar_plan import GrammarPlan, plan_grammars
 from hisearch.simulate.plans.groups_plan import GroupsPlan, StatesPlan, WindowsPlan
 from hisearch.simulate.plans.lora_plan import LoraPlan
 from hisearch.simulate.plans.speculation_plan import SpeculationPlan, plan_speculation
@@ -64,10 +65,9 @@ class WorkerPlan:
     tiers: below HBM, nearest first. movement: how KV moves between them; None without tiers.
     workers_per_node: workers that share stores of node scope.
     split: parallelism of the worker's copy of the model. power: draw besides that of its steps.
-    agents: memory that they need besides KV, and its policy; None: no agents. lora: how adapters are served, or None.
+    agents: memory that they need besides KV, and its policy; None: no agents. lora, grammars: how they are served.
     groups: of KV blocks, under vLLM; None: a single group without a window.
-    windows, states: SGLang's pool besides full attention's; None: it has none.
-    speculation: drafted tokens; None: none. compile_s: see ``latency.host.compile_s``.
+    windows, states: SGLang's second pool. speculation: drafted tokens. compile_s: see ``latency.host``.
     slot_bytes_per_s: of each accelerator's slot, one direction, as its host link attains it.
     """
 
@@ -83,6 +83,7 @@ class WorkerPlan:
     workers_per_node: int = 1
     agents: AgentPlan | None = None
     lora: LoraPlan | None = None
+    grammars: GrammarPlan | None = None
     split: Parallelism = UNSPLIT
     power: PowerPlan = PowerPlan()  # noqa: RUF009  (frozen)
     groups: GroupsPlan | None = None
@@ -177,8 +178,7 @@ def plan_worker(
         InvalidParallelism: the model cannot be split over that many ranks.
         AgentsRefused: objects of agents that the model does not have, or that leave no memory for KV.
         TierRefused: a tier that the KV connector cannot use, that no node has, or that is not simulated.
-        DevicesRefused: devices that the pool's operators cannot run on.
-        ValueError: a medium that is not known.
+        DevicesRefused, ValueError: devices that the pool's operators cannot run on, an unknown medium.
     """
     engine = pool.engine
     check_split(pool, model)
@@ -189,7 +189,6 @@ def plan_worker(
     if memory.state_pools is not None:
         engine = memory.state_pools.engine(engine)
     agents = with_disk(plan_agents(pool, model, memory, accelerator, host), pool, tiers.plans, media)
-    lora = lora_plans.plan_lora(pool, model, accelerator, host, media)
     price = partial(
         compile_costs, profile_name, profile, accelerator=accelerator, tensor_parallel=pool.tensor_parallel,
         parallelism=pool.parallelism, kv_dtype=pool.kv_dtype, engine=engine,
@@ -223,7 +222,8 @@ def plan_worker(
             pool.parallelism, model, accelerator, host, _ffn_part(pool, ffn_accelerator or accelerator, ffn_host)
         ),
         agents=agents,
-        lora=lora,
+        lora=lora_plans.plan_lora(pool, model, accelerator, host, media),
+        grammars=plan_grammars(pool, memory, host),
         groups=None if kv is None else _groups(kv, engine),
         windows=_windows(pool, model, memory),
         states=_states(pool, model, memory),

@@ -12,6 +12,7 @@ from hisearch.kernels.core.gap_bins import bin_middle_s
 from hisearch.simulate.results.tables import RequestTable, StepLog, WorkerTable
 from hisearch.simulate.results.uses import (
     AdapterUse,
+    GrammarUse,
     HintQuality,
     KvTransferUse,
     LinkUse,
@@ -50,7 +51,7 @@ class Result:
     observed_s: from the first arrival to the end of the run: the horizon if it was reached, else the last event.
     stores, links: usage of the tiers and the links between them in that time. fetches_ahead: whether storage is read
         for waiting requests.
-    objects: usage of agents' objects, adapters: of LoRA adapters, by worker; empty without. hints: what
+    objects: usage of agents' objects, adapters: of LoRA adapters, grammars: by worker; empty without. hints: what
         predictions of agents' calls were worth; None without any.
     asked: the served models, and the model that each request asks for.
     """
@@ -73,6 +74,7 @@ class Result:
     fetches_ahead: bool = False
     objects: tuple[ObjectUse, ...] = ()
     adapters: tuple[AdapterUse, ...] = ()
+    grammars: tuple[GrammarUse, ...] = ()
     hints: HintQuality | None = None
     pools: tuple[PoolUse, ...] = ()
     kv_transfers: tuple[KvTransferUse, ...] = ()

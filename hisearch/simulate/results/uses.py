@@ -182,6 +182,32 @@ class AdapterUse:
     step_s: float
 
 
+@dataclass(frozen=True)
+class GrammarUse:
+    """What a worker did with grammars of structured output.
+
+    Attributes:
+        requests: with a grammar, of the worker's own. grammars: of theirs.
+        compilations: of grammars that it had not compiled. compile_s: time of these.
+        waited: requests that waited for their grammar. wait_s: for how long, from their arrival at the engine until it
+            would admit them.
+        steps: with such requests. sequences: sum over them of sequences with a grammar. host_s: what the host took for
+            these, beside the device or not.
+        polled_s: SGLang: that passes of the scheduler waited for grammars.
+    """
+
+    requests: int
+    grammars: int
+    compilations: int
+    compile_s: float
+    waited: int
+    wait_s: float
+    steps: int
+    sequences: int
+    host_s: float
+    polled_s: float
+
+
 #: Fields of ``HintQuality`` that a run counts.
 HINT_COUNTS = (
     "compared", "ordered", "ordered_by_use", "predicted_calls", "in_time", "lead_s", "samples", "said_near",

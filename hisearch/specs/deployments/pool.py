@@ -19,6 +19,7 @@ from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.deployments.graphs import graph_mode
 from hisearch.specs.deployments.lora import LoraSpec, check_lora
 from hisearch.specs.deployments.speculation import check_speculation
+from hisearch.specs.deployments.structured_output import StructuredOutputSpec, check_structured_output
 from hisearch.specs.deployments.tiers import (
     KV_CONNECTOR_TITLES,
     KvConnectorName,
@@ -118,6 +119,9 @@ class PoolSpec(Strict):
     lora: LoraSpec | None = Field(
         None, description="LoRA adapters that requests may name; none by default. Those of agents: see ``agents``."
     )
+    structured_output: StructuredOutputSpec | None = Field(
+        None, description="Grammars that outputs may follow; where absent the workload's are taken for free text."
+    )
     devices: DevicesSpec | None = Field(
         None, description="Devices attached to the accelerators, and which operators, weights and experts are where."
     )
@@ -198,18 +202,17 @@ class PoolSpec(Strict):
         check_agents(
             self.agents, engine=engine.name, caching=engine.prefix_caching, eviction=engine.eviction, tiers=tiers
         )
-        check_lora(
-            self.lora,
-            engine,
-            {
-                "role": self.role != "unified",
-                "pipeline_parallel": self.pipeline_parallel > 1,
-                "attention_data_parallel": self.attention_data_parallel > 1,
-                "tiers": tiers > 0,
-                "agents": self.agents is not None,
-                "devices": self.devices is not None,
-            },
-        )
+        others = {
+            "role": self.role != "unified",
+            "pipeline_parallel": self.pipeline_parallel > 1,
+            "attention_data_parallel": self.attention_data_parallel > 1,
+            "tiers": tiers > 0,
+            "agents": self.agents is not None,
+            "devices": self.devices is not None,
+        }
+        check_lora(self.lora, engine, others)
+        others |= {"lora": self.lora is not None, "decode_context_parallel": self.decode_context_parallel > 1}
+        check_structured_output(self.structured_output, engine, others)
         check_speculation(
             engine,
             role=self.role,

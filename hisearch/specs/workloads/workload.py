@@ -135,6 +135,19 @@ class ThinkingSpec(Strict):
     )
 
 
+class GeneratedGrammarsSpec(Strict):
+    """Outputs that follow a grammar, such as a JSON schema, by a Zipf law of grammars."""
+
+    share: Annotated[float, Field(gt=0, le=1)] = Field(description="Share of the requests whose output follows one.")
+    grammars: Count = Field(1, description="Grammars in all; each class that states its own has others.")
+    zipf: NonNegative = Field(
+        1.0, description="The k-th most popular has a share in proportion to k to the power -zipf; 0: all are alike."
+    )
+    compile_s: NonNegative | None = Field(
+        None, description="Seconds that each takes to compile; as the deployment says where absent."
+    )
+
+
 class SharedPrefixSpec(Strict):
     """A system prompt that ``share`` of the sessions begin with."""
 
@@ -168,6 +181,7 @@ class TrafficClassSpec(Strict):
     output: LengthSpec | None = Field(None, description="Output tokens of every turn.")
     sessions: SessionSpec | None = Field(None, description="Follow-up turns.")
     shared_prefixes: list[SharedPrefixSpec] | None = Field(None, description="System prompts of its own.")
+    structured: GeneratedGrammarsSpec | None = Field(None, description="Structured output, by grammars of its own.")
 
     @model_validator(mode="after")
     def _check(self) -> TrafficClassSpec:
@@ -222,6 +236,9 @@ class GeneratorSpec(Strict):
         None, description="Limit that clients declare; a request's own output length where absent or larger."
     )
     adapters: GeneratedAdaptersSpec | None = Field(None, description="LoRA adapters of the sessions; none by default.")
+    structured: GeneratedGrammarsSpec | None = Field(
+        None, description="Requests whose output follows a grammar; none by default."
+    )
     warm_up_s: NonNegative = Field(
         0.0,
         description="Sessions start this long before the trace, so that it begins in the middle of conversations, as a "

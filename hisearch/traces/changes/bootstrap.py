@@ -34,7 +34,7 @@ from typing import Literal
 import numpy as np
 
 from hisearch.base.dtypes import F8, I8
-from hisearch.traces.adapters import chosen as chosen_adapters
+from hisearch.traces.adapters import chosen as chosen_named
 from hisearch.traces.compiled import REQUEST_COLUMNS, ChosenIds, CompiledTrace, TraceArrays, with_tree
 from hisearch.traces.compiler import freeze
 from hisearch.traces.models import chosen
@@ -221,7 +221,8 @@ def assemble(table: SessionTable, drawn: I8, start_s: F8) -> CompiledTrace:
     skipped, cautions = trace.skipped_rows, trace.cautions
     return freeze(
         trace.name, drawn_arrays, ids, skipped, cautions, trace.block_tokens, models=models, notes=trace.notes,
-        ignore_eos=trace.ignore_eos, adapters=chosen_adapters(trace.adapters, source[order]),
+        ignore_eos=trace.ignore_eos, adapters=chosen_named(trace.adapters, source[order]),
+        grammars=chosen_named(trace.grammars, source[order]),
     )  # fmt: skip
 
 

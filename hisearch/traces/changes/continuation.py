@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.specs.workloads.workload import GeneratorSpec
-from hisearch.traces.adapters import chosen as chosen_adapters
+from hisearch.traces.adapters import chosen as chosen_named
 from hisearch.traces.changes.selection import requests_at
 from hisearch.traces.compiled import REQUEST_COLUMNS, ChosenIds, CompiledTrace, TraceArrays
 from hisearch.traces.models import chosen
@@ -125,5 +125,6 @@ def repeated(trace: CompiledTrace, times: int) -> CompiledTrace:
         None,
         chosen(trace.models, np.tile(np.arange(count), times)),
         trace.notes,
-        adapters=chosen_adapters(trace.adapters, np.tile(np.arange(count), times)),
+        adapters=chosen_named(trace.adapters, np.tile(np.arange(count), times)),
+        grammars=chosen_named(trace.grammars, np.tile(np.arange(count), times)),
     )

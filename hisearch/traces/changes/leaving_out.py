@@ -9,7 +9,7 @@ import numpy as np
 
 from hisearch.base.dtypes import I4, I8
 from hisearch.specs.wording import counted
-from hisearch.traces.adapters import chosen as chosen_adapters
+from hisearch.traces.adapters import chosen as chosen_named
 from hisearch.traces.models import chosen
 from hisearch.traces.trace import Trace, moved
 
@@ -44,7 +44,7 @@ def without_long(trace: Trace, max_tokens: int) -> Trace:
     cut["shares_with"] = moved(shares_with, kept).astype(np.int32)
     cut["shared_tokens"] = shared_tokens[kept]
     cut["models"] = chosen(trace.models, kept)
-    cut["adapters"] = chosen_adapters(trace.adapters, kept)
+    cut["adapters"], cut["grammars"] = (chosen_named(trace.adapters, kept), chosen_named(trace.grammars, kept))
     return replace(trace, **cut, warnings=(*trace.warnings, note))
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hisearch.traces.adapters import RequestAdapters, chosen
+from hisearch.traces.adapters import Named, chosen
 from hisearch.traces.compiled import REQUEST_COLUMNS, CompiledTrace, TraceArrays
 from hisearch.traces.compiler import freeze
 from hisearch.traces.models import RequestModels, models_of
@@ -67,26 +67,27 @@ def merged(traces: Sequence[Trace]) -> Trace:
         warnings=tuple(dict.fromkeys(warning for trace in traces for warning in trace.warnings)),
         block_tokens=math.gcd(*(trace.block_tokens for trace in traces)),
         models=models_of(named) if named else None,
-        adapters=_merged_adapters(traces),
+        adapters=_merged(traces, [trace.adapters for trace in traces]),
+        grammars=_merged(traces, [trace.grammars for trace in traces]),
     )
     return replace(together, import_notes=tuple(dict.fromkeys(n for trace in traces for n in trace.import_notes)))
 
 
-def _merged_adapters(traces: Sequence[Trace | CompiledTrace]) -> RequestAdapters | None:
-    """Adapters of all requests, one trace after another; those of one trace are none of another's."""
-    known = [trace.adapters for trace in traces if trace.adapters is not None]
+def _merged(traces: Sequence[Trace | CompiledTrace], each: Sequence[Named | None]) -> Named | None:
+    """``each`` trace's adapters or grammars, one trace after another; those of one trace are none of another's."""
+    known = [named for named in each if named is not None]
     if not known:
         return None
     of_request, names, before = [], [], 0
-    for k, trace in enumerate(traces, 1):
-        adapters = trace.adapters
-        if adapters is None:
+    for k, (trace, named) in enumerate(zip(traces, each, strict=True), 1):
+        if named is None:
             of_request.append(np.full(len(trace), -1, np.int32))
             continue
-        of_request.append(np.where(adapters.adapter < 0, -1, adapters.adapter + before))
-        names += [f"{k}/{name}" for name in adapters.names]
-        before += len(adapters.names)
-    return RequestAdapters(tuple(names), np.concatenate([each.rank for each in known]), np.concatenate(of_request))
+        of_request.append(np.where(named[2] < 0, -1, named[2] + before))
+        names += [f"{k}/{name}" for name in named.names]
+        before += len(named.names)
+    of_name = np.concatenate([named[1] for named in known])
+    return type(known[0])(tuple(names), of_name, np.concatenate(of_request))
 
 
 def side_by_side(traces: Sequence[CompiledTrace], names: Sequence[str]) -> CompiledTrace:
@@ -124,7 +125,8 @@ def side_by_side(traces: Sequence[CompiledTrace], names: Sequence[str]) -> Compi
         notes=tuple(dict.fromkeys(note for trace in traces for note in trace.notes)),
         # Of parts that say different things of ends of outputs: that outputs end by themselves.
         ignore_eos=traces[0].ignore_eos if len({trace.ignore_eos for trace in traces}) == 1 else False,
-        adapters=chosen(_merged_adapters(traces), order),
+        adapters=chosen(_merged(traces, [trace.adapters for trace in traces]), order),
+        grammars=chosen(_merged(traces, [trace.grammars for trace in traces]), order),
         models=models_of([names[k] for k in np.repeat(np.arange(len(traces)), counts)[order].tolist()]),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from hisearch.base.dtypes import I4, I8
-from hisearch.traces.adapters import chosen as chosen_adapters
+from hisearch.traces.adapters import chosen as chosen_named
 from hisearch.traces.agents import reordered
 from hisearch.traces.compiled import TraceArrays
 from hisearch.traces.compiler import compile_trace
@@ -42,8 +42,12 @@ def in_arrival_order(trace: Trace) -> Trace:
     }
     ids = [trace.request_ids[index] for index in order.tolist()]
     agents = None if trace.agents is None else reordered(trace.agents, order)
-    models, adapters = chosen(trace.models, order), chosen_adapters(trace.adapters, order)
-    return replace(trace, request_ids=ids, models=models, adapters=adapters, agents=agents, **columns)
+    asked = {
+        "models": chosen(trace.models, order),
+        "adapters": chosen_named(trace.adapters, order),
+        "grammars": chosen_named(trace.grammars, order),
+    }
+    return replace(trace, request_ids=ids, agents=agents, **asked, **columns)  # type: ignore[arg-type]
 
 
 def _shares(arrays: TraceArrays) -> tuple[I4, I8]:

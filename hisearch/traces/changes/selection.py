@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from hisearch.base.dtypes import I8
-from hisearch.traces.adapters import chosen as chosen_adapters
+from hisearch.traces.adapters import chosen as chosen_named
 from hisearch.traces.agents import reordered
 from hisearch.traces.compiled import REQUEST_COLUMNS, ChosenIds, CompiledTrace, with_tree
 from hisearch.traces.compiler import freeze
@@ -75,5 +75,6 @@ def requests_at(trace: CompiledTrace, kept: I8) -> CompiledTrace:
         chosen(trace.models, kept),
         trace.notes,
         trace.ignore_eos,
-        chosen_adapters(trace.adapters, kept),
+        chosen_named(trace.adapters, kept),
+        chosen_named(trace.grammars, kept),
     )

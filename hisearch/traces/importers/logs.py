@@ -14,6 +14,7 @@ from typing import Any
 from hisearch.specs.wording import listed
 from hisearch.traces.importers.adapters import split_models
 from hisearch.traces.importers.cancelled import take_cancelled
+from hisearch.traces.importers.grammars import grammar_of
 from hisearch.traces.reading.rows import Fields, RowError, decoded
 from hisearch.traces.reading.source import Codes, Requests, Source
 from hisearch.traces.reading.tables import flat, is_array, table_rows
@@ -38,6 +39,7 @@ class LogFields:
         ids, sessions, tenants, models: names.
         statuses: of HTTP; rows of 400 and more are left out, but those of cancelled requests (``importers.cancelled``).
         cache_hits: true where the gateway answered from its own cache.
+        bodies: where the request's body may be (see ``importers.grammars``).
     """
 
     arrivals: tuple[str, ...]
@@ -52,6 +54,7 @@ class LogFields:
     models: tuple[str, ...] = ()
     statuses: tuple[str, ...] = ()
     cache_hits: tuple[str, ...] = ()
+    bodies: tuple[str, ...] = ()
 
 
 @dataclass
@@ -100,7 +103,10 @@ def read_log(source: Source, names: LogFields, rows: Iterable[tuple[int, Fields]
             unique = name if name is not None and name not in known else None
             tenant = tenants[_text(row, names.tenants)]
             name_or_line = unique or f"line {line}"
-            requests.add(at, *lengths, tenant=tenant, request_id=name_or_line, thinking_tokens=thinking)
+            requests.add(
+                at, *lengths, tenant=tenant, request_id=name_or_line, thinking_tokens=thinking,
+                grammar=grammar_of(row.values, names.bodies),
+            )  # fmt: skip
             known.add(name or "")
             if cancelled:
                 source.understood.cancelled.append(line)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.specs.workloads.workload import LARGEST_RANK
+from hisearch.traces.adapters import RequestAdapters, RequestGrammars
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.reading.agent_rows import AGENT_FIELDS, AgentRows, agent_columns, agent_header
 from hisearch.traces.reading.errors import TraceError
@@ -37,7 +38,7 @@ VERSION = 1
 _FIELDS = frozenset({
     "id", "arrival_s", "input_tokens", "output_tokens", "max_output_tokens", "previous", "think_s", "session", "tenant",
     "priority", "model", "shares_with", "shared_tokens", "prefix", "prefix_tokens", "block_ids", "known_tokens",
-    "token_ids", "output_token_ids", "thinking_tokens",
+    "token_ids", "output_token_ids", "thinking_tokens", "grammar", "compile_s",
 }) | AGENT_FIELDS  # fmt: skip
 _HEADER = ("format", "version", "block_tokens", "open_loop", "agents", "skipped_rows", "import_notes")
 #: Characters of a note of a header that are kept, and notes.
@@ -66,6 +67,7 @@ class _Reader:
         # By model and name: the first request that begins with it, and its tokens.
         self._prefixes: dict[tuple[str | None, str], tuple[int, int]] = {}
         self._ranks: dict[str, int] = {}
+        self._compile_s: dict[str, float] = {}
         self._order = Order("arrival_s")
         self._names = {"session": Codes(), "tenant": Codes()}
         self._named: dict[str, type] = {}
@@ -94,7 +96,7 @@ class _Reader:
             raise RowError("model", "expected in all rows, or in none")
         if shares_with >= 0 and model is not None and self.requests.model[shares_with] != model:
             raise RowError("shares_with", f"expected a request of the same model, {model!r}")
-        adapter = self._adapter(row)
+        adapter, grammar = self._adapter(row), self._grammar(row)
         session = self._group(row, "session")
         tenant = self._group(row, "tenant") or 0
         arrival = self._arrival(row, previous)
@@ -102,7 +104,8 @@ class _Reader:
         self._index[name] = self.requests.add(
             arrival, inputs, outputs, previous=previous, think_s=think, session=session, tenant=tenant,
             request_id=name, ids=ids, known_tokens=known, model=model, thinking_tokens=thinking, adapter=adapter,
-            adapter_rank=0 if adapter is None else self._ranks[adapter],
+            adapter_rank=0 if adapter is None else self._ranks[adapter], grammar=grammar,
+            compile_s=math.nan if grammar is None else self._compile_s[grammar],
         )  # fmt: skip
         self.agents.add(row, waits_for)
         if "prefix" in row:
@@ -121,6 +124,20 @@ class _Reader:
         rank = row.count("adapter_rank", maximum=LARGEST_RANK) if "adapter_rank" in row else 0
         if self._ranks.setdefault(name, rank) != rank:
             raise RowError("adapter_rank", f"expected {self._ranks[name]}, as adapter {name!r} had before")
+        return name
+
+    def _grammar(self, row: Fields) -> str | None:
+        """The grammar that a request's output follows; None: free text."""
+        if "grammar" not in row:
+            if "compile_s" in row:
+                raise RowError("compile_s", "expected with a grammar alone")
+            return None
+        name = str(row.label("grammar"))
+        given = row.number("compile_s", maximum=LONGEST_S) if "compile_s" in row else math.nan
+        before = self._compile_s.setdefault(name, given)
+        if before != given and not (math.isnan(before) and math.isnan(given)):
+            had = "none" if math.isnan(before) else f"{before:g}"
+            raise RowError("compile_s", f"expected {had}, as grammar {name!r} had before")
         return name
 
     def _reference(self, row: Fields, field: str) -> int:
@@ -308,7 +325,7 @@ def _written_rows(trace: Trace) -> Iterator[dict[str, Any]]:
     """One dictionary per request, fields without a value left out."""
     names = trace.request_ids
     models = trace.models
-    adapters = _written_adapters(trace)
+    adapters, grammars = _written(trace, trace.adapters, "adapter_rank"), _written(trace, trace.grammars, "compile_s")
     model_names = [None] * len(names) if models is None else [models.names[k] for k in models.model.tolist()]
     columns: list[np.ndarray] = [
         trace.arrival_s, trace.input_tokens, trace.output_tokens, trace.max_output_tokens, trace.previous,
@@ -317,8 +334,8 @@ def _written_rows(trace: Trace) -> Iterator[dict[str, Any]]:
     ]  # fmt: skip
     no_agents: Iterable[dict[str, Any]] = itertools.repeat({}, len(names))
     agent_rows = no_agents if trace.agents is None else agent_columns(trace.agents)
-    for name, model, adapter, agent_row, values in zip(
-        names, model_names, adapters, agent_rows, zip(*(column.tolist() for column in columns), strict=True),
+    for name, model, adapter, grammar, agent_row, values in zip(
+        names, model_names, adapters, grammars, agent_rows, zip(*(column.tolist() for column in columns), strict=True),
         strict=True,
     ):  # fmt: skip
         arrival, inputs, outputs, limit, previous, think, session, tenant, priority, shares_with, shared, thinking = (
@@ -335,22 +352,21 @@ def _written_rows(trace: Trace) -> Iterator[dict[str, Any]]:
                 row["think_s"] = think
         row |= {"session": session, "tenant": tenant, "priority": priority}
         row |= {"model": model} if model is not None else {}
-        row |= adapter
+        row |= adapter | grammar
         if shared:
             row |= {"shares_with": names[shares_with], "shared_tokens": shared}
         yield row | agent_row
 
 
-def _written_adapters(trace: Trace) -> Iterable[dict[str, Any]]:
-    """Of each request what its row says of its adapter."""
-    adapters = trace.adapters
-    if adapters is None:
+def _written(trace: Trace, named: RequestAdapters | RequestGrammars | None, second: str) -> Iterable[dict[str, Any]]:
+    """Of each request what its row says of its adapter or its grammar; ``second``: the field behind the name."""
+    if named is None:
         return itertools.repeat({}, len(trace))
     rows: list[dict[str, Any]] = [
-        {"adapter": name} | ({"adapter_rank": rank} if rank else {})
-        for name, rank in zip(adapters.names, adapters.rank.tolist(), strict=True)
+        {named._fields[2]: name} | ({second: value} if value == value and (value or second == "compile_s") else {})
+        for name, value in zip(named.names, named[1].tolist(), strict=True)
     ]
-    return [rows[k] if k >= 0 else {} for k in adapters.adapter.tolist()]
+    return [rows[k] if k >= 0 else {} for k in named[2].tolist()]
 
 
 def _write_parquet(trace: Trace, header: dict[str, Any], path: Path) -> None:
@@ -364,7 +380,8 @@ def _write_parquet(trace: Trace, header: dict[str, Any], path: Path) -> None:
         + [("previous", pa.string()), ("shares_with", pa.string())]
         + [("model", pa.string())] * (trace.models is not None)
         + [("thinking_tokens", pa.int64())] * bool(trace.thinking_tokens.any())
-        + [("adapter", pa.string()), ("adapter_rank", pa.int64())] * (trace.adapters is not None),
+        + [("adapter", pa.string()), ("adapter_rank", pa.int64())] * (trace.adapters is not None)
+        + [("grammar", pa.string()), ("compile_s", pa.float64())] * (trace.grammars is not None),
         metadata={FORMAT: json.dumps(header)},
     )
     pq.write_table(pa.Table.from_pylist(list(_written_rows(trace)), schema=schema), path)

@@ -13,7 +13,7 @@ from hisearch.traces.reading.times import parse_date
 ARRIVALS = {"arrival_s": "auto", "arrival_ms": "ms", "arrival_us": "us", "arrival_ns": "ns"}
 #: Fields that a mapping may name.
 TABLE_FIELDS = ("id", *ARRIVALS, "input_tokens", "output_tokens", "thinking_tokens", "session", "tenant", "priority",
-                "think_s", "model", "agent", "adapter")  # fmt: skip
+                "think_s", "model", "agent", "adapter", "grammar")  # fmt: skip
 
 #: Where a mapping of columns is given.
 MAP_COLUMNS = "--columns arrival_s=COLUMN,input_tokens=COLUMN,output_tokens=COLUMN, or spec.file.columns in a Workload"

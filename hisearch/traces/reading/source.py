@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hisearch.specs.workloads.workload import TraceFileSpec
-from hisearch.traces.adapters import adapters_of
+from hisearch.traces.adapters import adapters_of, grammars_of
 from hisearch.traces.models import models_of, separate_blocks
 from hisearch.traces.reading.errors import TraceError
 from hisearch.traces.reading.rows import BadRows
@@ -80,6 +80,8 @@ class Requests:
     thinking_tokens: list[int] = field(default_factory=list)
     adapter: list[str | None] = field(default_factory=list)
     adapter_rank: list[int] = field(default_factory=list)
+    grammar: list[str | None] = field(default_factory=list)
+    compile_s: list[float] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -102,6 +104,8 @@ class Requests:
         thinking_tokens: int = 0,
         adapter: str | None = None,
         adapter_rank: int = 0,
+        grammar: str | None = None,
+        compile_s: float = math.nan,
     ) -> int:
         """Append one request; returns its index.
 
@@ -127,6 +131,8 @@ class Requests:
             self.model.append(model)
         self.adapter.append(adapter)
         self.adapter_rank.append(adapter_rank)
+        self.grammar.append(grammar)
+        self.compile_s.append(compile_s)
         return index
 
     def sort_by_time(self, source: Source) -> list[int]:
@@ -145,7 +151,8 @@ class Requests:
             for k in places:
                 self.ids.extend(ids[ends[k] - counts[k] : ends[k]])
             columns = ("arrival_s", "input_tokens", "output_tokens", "tenant", "priority", "request_ids", "id_counts",
-                       "known_tokens", "think_s", "thinking_tokens", "adapter", "adapter_rank")  # fmt: skip
+                       "known_tokens", "think_s", "thinking_tokens", "adapter", "adapter_rank", "grammar",
+                       "compile_s")  # fmt: skip
             for name in columns:
                 values = getattr(self, name)
                 setattr(self, name, [values[k] for k in places])
@@ -232,6 +239,7 @@ class Requests:
             block_tokens=block_tokens or shares_block_tokens,
             models=models_of(self.model) if self.model else None,
             adapters=adapters_of(self.adapter, self.adapter_rank),
+            grammars=grammars_of(self.grammar, self.compile_s),
         )
 
 

@@ -102,7 +102,7 @@ class VllmLoraWorker(VllmWorker):
 
     def _preempt(self, victim: VllmRequest) -> None:
         super()._preempt(victim)
-        if "counts_idle_loras" in self.config.rules or self.config.policy != "fcfs":
+        if "one_waiting_queue" in self.config.rules or self.config.policy != "fcfs":
             return
         self.waiting.remove(victim)
         behind = 0

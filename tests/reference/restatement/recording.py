@@ -26,6 +26,7 @@ class Request:
         pinned: whether the client has the engine ignore end-of-sequence tokens; None: as the configuration says.
         tenant: whose it is.
         adapter: number of the LoRA adapter that it asks for; None: the base model.
+        grammar: number of the grammar that its output follows; None: free text.
     """
 
     id: Any
@@ -38,6 +39,7 @@ class Request:
     pinned: bool | None = None
     tenant: int = 0
     adapter: int | None = None
+    grammar: int | None = None
 
 
 @dataclass(frozen=True)

@@ -176,10 +176,12 @@ class SglangWorker:
         idle = batch is None and (self.config.disable_overlap_schedule or self.last is None)
         if idle:
             empty = not self.waiting and not self.running.requests and not self.cache.under_way
+            empty = empty and not self.passes_at_once
             if empty or not self.config.holds("resets_ratio_when_empty"):
                 self.ratio = self.config.initial_ratio
             self.last = None
-            if self.waiting and not (self.config.jumps and self.next_event_s() is not None):
+            jumps = self.passes_at_once or (self.config.jumps and self.next_event_s() is not None)
+            if self.waiting and not jumps:
                 for _ in range(1 + self.config.scheduler_recv_interval):
                     if batch is None and self.inbox:
                         self._receive_arrivals()
@@ -188,6 +190,11 @@ class SglangWorker:
                     raise StuckError(f"request {self.waiting[0].request.id} waits and can never be admitted")
         self.last = batch
         return None if batch is None else self._launch(batch)
+
+    @property
+    def passes_at_once(self) -> bool:
+        """Whether a pass follows an idle one at once, whatever waits."""
+        return False
 
     def next_event_s(self) -> float | None:
         """When an idle worker with requests waiting needs another pass, if no request arrives before."""
@@ -496,7 +503,7 @@ def drive(worker: SglangWorker, requests: list[Request]) -> Recording:
 
 def _next_pass_s(worker: SglangWorker, pending: list[Request]) -> float:
     """When an idle worker's next pass is: at once, at the next arrival or, with requests waiting, the next event."""
-    if worker.inbox:
+    if worker.inbox or worker.passes_at_once:
         return worker.clock.now_s
     times = [pending[0].arrival_s] if pending else []
     event_s = worker.next_event_s() if worker.waiting else None

@@ -78,7 +78,7 @@ class SglangConfig:
         Raises:
             ValueError: the host tier's settings are not understood, or it is on without radix cache.
         """
-        not_taken = ("block_ids_size", "hicache", "speculation", "lora", *WINDOW_KEYS, *STATE_KEYS)
+        not_taken = ("block_ids_size", "hicache", "speculation", "lora", "structured", *WINDOW_KEYS, *STATE_KEYS)
         settings = {key: value for key, value in config.items() if key not in not_taken}
         settings["page_size"] *= settings.get("dcp_size", 1)
         hicache = config.get("hicache")

@@ -46,7 +46,7 @@ class StatesConfig(SglangConfig):
     @classmethod
     def from_recording(cls, config: dict[str, object], version: str = "0.5.23") -> StatesConfig:
         """As ``SglangConfig.from_recording``."""
-        not_taken = ("block_ids_size", "hicache", "speculation", "lora", *WINDOW_KEYS)
+        not_taken = ("block_ids_size", "hicache", "speculation", "lora", "structured", *WINDOW_KEYS)
         return cls(**{key: value for key, value in config.items() if key not in not_taken}, version=version)  # type: ignore[arg-type]
 
     @property

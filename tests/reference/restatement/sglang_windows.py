@@ -38,7 +38,7 @@ class WindowsConfig(SglangConfig):
     @classmethod
     def from_recording(cls, config: dict[str, object], version: str = "0.5.23") -> WindowsConfig:
         """As ``SglangConfig.from_recording``."""
-        not_taken = ("block_ids_size", "hicache", "speculation", "lora", *STATE_KEYS)
+        not_taken = ("block_ids_size", "hicache", "speculation", "lora", "structured", *STATE_KEYS)
         return cls(**{key: value for key, value in config.items() if key not in not_taken}, version=version)  # type: ignore[arg-type]
 
     @property

@@ -10,8 +10,8 @@ from hisearch.kernels.engine import device, drafts, log
 from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
+from hisearch.kernels.sglang import arrivals, drafted, idle, memory, running, stalls
 from hisearch.kernels.sglang import decode as sglang_decode
-from hisearch.kernels.sglang import drafted, idle, memory, running, stalls
 from hisearch.kernels.sglang import entry as plain
 from hisearch.kernels.sglang import log as step_log
 from hisearch.kernels.sglang.drafts import decode
@@ -45,7 +45,7 @@ def form(sim, w, now):
         worker.moments += 1
     log.forget_lost(sim)
     if sim.config.receive_interval > 1:
-        plain.poll_inbox(sim, w, now)
+        arrivals.poll_inbox(sim, w, now)
     kind = _next_batch(sim, w, now, worker.last)
     if kind == 0 and (worker.last == 0 or not sim.config.overlap):
         if idle.is_empty(sim, w):
@@ -55,7 +55,7 @@ def form(sim, w, now):
         for _ in range(idle.PASSES + sim.config.receive_interval - 2):
             if kind == 0 and worker.waiting > 0:
                 if worker.held_head >= 0:
-                    plain.poll_inbox(sim, w, now)
+                    arrivals.poll_inbox(sim, w, now)
                 kind = _next_batch(sim, w, now, 0)
     worker.last = kind
     if kind > 0:
@@ -148,7 +148,7 @@ def engine_entry(sim, op, w, r, now):
     elif op == Op.COMPLETE_STEP:
         complete(sim, w, now)
     elif op == Op.RECEIVE:
-        plain.receive(sim, w, r, now)
+        arrivals.receive(sim, w, r, now)
     elif op == Op.NEVER_FITS:
         return 1 if memory.never_fits(sim, r) else 0
     elif op == Op.RESET:

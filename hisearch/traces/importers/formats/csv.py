@@ -31,9 +31,9 @@ FORMAT = TraceFormat(
 )
 
 #: Fields that are never taken from a column of the same name: services name their models as they like.
-_MAPPED_ONLY = ("model", "agent", "adapter")
+_MAPPED_ONLY = ("model", "agent", "adapter", "grammar")
 #: Fields that a row may leave blank.
-_OPTIONAL = ("id", "session", "tenant", "priority", "think_s", "adapter", "thinking_tokens")
+_OPTIONAL = ("id", "session", "tenant", "priority", "think_s", "adapter", "thinking_tokens", "grammar")
 #: Columns that say whether a request failed, unless they are mapped to something else.
 _STATUSES = ("status", "status_code", "response_code", "http_status")
 
@@ -42,12 +42,13 @@ def read(source: Source) -> Trace:
     """Any table (CSV, JSON lines, parquet), by ``columns``: hisearch field -> its column.
 
     ``input_tokens`` and ``output_tokens`` are needed; ``thinking_tokens`` are part of the latter. Without ``columns``
-    every column with the name of a hisearch field is that field, except ``model``, ``agent`` and ``adapter``, which
-    only a mapping names. The arrival may be dates, or numbers as ``reading.times`` tells them; without it ``arrivals``
-    must say when sessions start. Rows of one ``session`` follow each other up, ``think_s`` after their predecessor's
-    end. Rows whose ``status`` (or ``status_code``) says that they failed are left out; of cancelled requests see
-    ``importers.cancelled``. Contents are not recorded: nothing is shared.
+    every column with the name of a hisearch field is that field, except ``model``, ``agent``, ``adapter`` and
+    ``grammar``, which only a mapping names. The arrival may be dates, or numbers as ``reading.times`` tells them;
+    without it ``arrivals`` must say when sessions start. Rows of one ``session`` follow each other up, ``think_s``
+    after their predecessor's end. Rows whose ``status`` (or ``status_code``) says that they failed are left out; of
+    cancelled requests see ``importers.cancelled``. Contents are not recorded: nothing is shared.
 
+    ``grammar`` is what a row's output follows, blank for free text.
     ``adapter`` is the LoRA adapter that a row asks for, blank for the base model. With ``agent`` (who calls, in all
     rows, each with the same adapter in all of its own) the trace is one of agents, in a closed loop. Rows of an agent
     follow each other up where no session is named.
@@ -96,6 +97,7 @@ def read(source: Source) -> Trace:
             requests.add(
                 at, inputs, outputs, tenant=tenant, priority=priority, request_id=name, model=model,
                 thinking_tokens=thinking, adapter=own[0], adapter_rank=own[1],
+                grammar=_optional(row, columns, "grammar"),
             )  # fmt: skip
             agents.add(caller, ())
             if cancelled:

@@ -35,6 +35,7 @@ _FIELDS = LogFields(
     models=("model", "model_group"),
     statuses=("status",),
     cache_hits=("cache_hit",),
+    bodies=("proxy_server_request.", "model_parameters.", ""),
 )
 
 
@@ -46,8 +47,8 @@ def read(source: Source) -> Trace:
     its times are seconds since 1970, its session is ``trace_id``, from which the table's ``session_id`` is taken
     (``_get_session_id_for_spend_log``; a client that sends none gets one of its own for each call). Calls of one
     session follow each other up, ``startTime`` after the predecessor's ``endTime``. Failures, calls without output
-    (embeddings) and answers from LiteLLM's own cache are left out. Prompts' contents are not recorded in general:
-    nothing is shared.
+    (embeddings) and answers from LiteLLM's own cache are left out. Grammars are those of ``proxy_server_request`` or
+    ``model_parameters``. Prompts' contents are not recorded in general: nothing is shared.
     """
     source.understood.table = table_note(source.path)
     return read_log(source, _FIELDS, table_rows(source.path, source.bad))

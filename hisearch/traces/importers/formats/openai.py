@@ -46,6 +46,7 @@ _FIELDS = LogFields(
     models=(*(f"{place}model" for place in _PLACES), "request.model", "ai.proxy.meta.response_model"),
     statuses=("status_code", "status", "response.status_code", "response.status", "upstream_status"),
     cache_hits=("cache_hit", "cached"),
+    bodies=("request.body.", "request.", "body.", ""),
 )  # fmt: skip
 
 
@@ -58,6 +59,8 @@ def read(source: Source) -> Trace:
     ``created``. That counts whole seconds, over which arrivals are then spread, seeded. Where ends or latencies are
     logged, requests of one session follow each other up; else they come at their recorded times. Reasoning tokens
     (``completion_tokens_details.reasoning_tokens``; SGLang has ``reasoning_tokens``) are thinking, part of the output.
+    A request's body, under ``request``, ``request.body`` or ``body`` or in the row itself, says whether its output
+    follows a grammar.
     Failures, rows without usage or output, and answers from the gateway's cache are left out. Contents are not read:
     nothing is shared.
     """
