@@ -58,7 +58,10 @@ STATE = np.dtype(
 )
 
 #: Settings of a pool.
-CONFIG: list[tuple[str, str]] = [("compiles_grammars", "i8")]
+CONFIG: list[tuple[str, str]] = [
+    ("compiles_grammars", "i8"),
+    ("goes_by", "i8"),  # 1: passes may go by waiting requests, for adapters or grammars (see ``vllm.waiting``)
+]
 
 #: State of a worker that its steps ask for: sequences with grammars in each step, and what the host takes for them.
 WORKER: list[tuple[str, str]] = [("masked", "i8"), ("grammar_s", "f8")]

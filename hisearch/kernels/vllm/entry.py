@@ -27,7 +27,6 @@ from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import fair_share, heaps, lists, thinking
 from hisearch.kernels.vllm import fair_order, memory, output_write_back, step, waiting
-from hisearch.kernels.vllm import lora as vllm_lora
 
 
 @kernel
@@ -55,21 +54,18 @@ def form(sim, w, now):
 def _admit_waiting(sim, w, now, budget):
     """Admit from the head of the queue until one does not fit, going by some (see ``waiting``)."""
     worker = sim.workers[w]
-    grammars = sim.config.compiles_grammars
-    if grammars:
-        sim.grammars.states[w].pass_s = now
-        sim.grammars.states[w].looks = 0
     if worker.waiting == 0:
         return
     if sim.config.counts_service and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
         fair_order.sort_waiting(sim, w)
     adapters = sim.config.serves_adapters
-    if adapters:
-        vllm_lora.count_running(sim, w)
+    goes_by = sim.config.goes_by
+    if goes_by:
+        waiting.begin_pass(sim, w, now)
     r = worker.waiting_head
     while r >= 0 and budget > 0 and schedulers.running(sim, w) < sim.config.max_running:
         after = sim.requests[r].next
-        if (adapters or grammars) and waiting.goes_by(sim, w, r, now):
+        if goes_by and waiting.goes_by(sim, w, r, now):
             r = after
             continue
         if sim.config.objects and not engine_calls.call_engine(sim.config.objects, sim, al.READY, w, r, now):
@@ -99,10 +95,8 @@ def set_out(sim, w, now, preempted):
         hold_back(sim, w)
         return
     limit = step.fast_forward_limit(sim, w, preempted)
-    if sim.config.serves_adapters and vllm_lora.prepare_step(sim, w):
+    if sim.config.goes_by and waiting.prepare_step(sim, w):
         limit = 1
-    if sim.config.compiles_grammars:
-        waiting.price_grammars(sim, w)
     if limit > 1:
         worker.fast_forward_s = now
         device.plan_fast_forward(sim, w, now, limit)
@@ -144,10 +138,11 @@ def price(sim, w):
     device_s, host_s = batch_cost(
         sim.seconds, sim.requests, batch, worker.batch_size, *decodes, worker.more_s, worker.grammar_s
     )
-    grammar.account(sim, w, 1)
-    if sim.config.serves_adapters:
-        lora.account(sim, w, 1)
-        return max(device_s, host_s) + lora.take_stall(sim, w)
+    if sim.config.goes_by:
+        grammar.account(sim, w, 1)
+        if sim.config.serves_adapters:
+            lora.account(sim, w, 1)
+            return max(device_s, host_s) + lora.take_stall(sim, w)
     return max(device_s, host_s)
 
 
@@ -287,8 +282,9 @@ def take_in(sim, w):
         gaps.count_fast_forward(sim, w)
         if sim.config.thinks:
             visible.note_fast_forward(sim, w, steps)
-        lora.account(sim, w, steps)
-        grammar.account(sim, w, steps)
+        if sim.config.goes_by:
+            lora.account(sim, w, steps)
+            grammar.account(sim, w, steps)
         device.finish_fast_forward(sim, w)
         queue.take(sim, worker.cache_id, lists.pages_over(sim, w, 1, steps - 1) - worker.fast_forward_pages)
         worker.fast_forward_pages = 0

@@ -372,7 +372,7 @@ def wait_again(sim, w, r):
         fair_share.arrives(sim, r)
     if lists.goes_by_urgency(sim):
         lists.wait_by_urgency(sim, w, r)
-    elif sim.config.serves_adapters or sim.config.compiles_grammars:
+    elif sim.config.goes_by:
         waiting.wait_behind(sim, w, r, 0)
     else:
         lists.wait_first(sim, w, r)

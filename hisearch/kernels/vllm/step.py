@@ -48,7 +48,7 @@ def may_be_admitted(sim, w, r):
     worker = sim.workers[w]
     shortens = sim.config.long_prefill_adaptive and sim.config.long_prefill_tokens > 0
     # A pass goes by some requests (see ``waiting``).
-    first = worker.waiting_head == r or sim.config.serves_adapters or sim.config.compiles_grammars
+    first = worker.waiting_head == r or sim.config.goes_by
     return worker.running < sim.config.max_running and (first or shortens)
 
 
@@ -336,8 +336,7 @@ def fast_forward_limit(sim, w, preempted):
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     if sim.config.shared_outputs and worker.waiting > 0 and worker.running < sim.config.max_running:
-        goes_by = sim.config.serves_adapters or sim.config.compiles_grammars
-        first = waiting.first_admissible(sim, w) if goes_by else worker.waiting_head
+        first = waiting.first_admissible(sim, w) if sim.config.goes_by else worker.waiting_head
         if first >= 0:
             limit = min(limit, memory.steps_to_shared_page(sim, w, first) - 1)
     return 1 + lists.steps_within_pages(sim, w, 1, sim.trees[worker.cache_id].free_pages, limit - 1)

@@ -10,6 +10,16 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.engine import device, grammar, lora
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, lists
+from hisearch.kernels.vllm import lora as vllm_lora
+
+
+@kernel
+def begin_pass(sim, w, now):
+    """Begin to look at waiting requests in the pass at ``now``."""
+    if sim.config.serves_adapters:
+        vllm_lora.count_running(sim, w)
+    if sim.config.compiles_grammars:
+        sim.grammars.states[w].pass_s = now
 
 
 @kernel
@@ -89,7 +99,7 @@ def pass_when_ready(sim, w, now):
 
 
 @kernel
-def price_grammars(sim, w):
+def _price_grammars(sim, w):
     """Set what grammars add to the step just formed: every sequence samples, but for prompts that go on."""
     worker = sim.workers[w]
     masked = 0
@@ -104,3 +114,11 @@ def price_grammars(sim, w):
         r = sim.requests[r].next
     grammar.price(sim, w, masked, sim.grammars.states[w].looks)
     sim.grammars.states[w].looks = 0
+
+
+@kernel
+def prepare_step(sim, w):
+    """Set what adapters and grammars add to the step just formed; returns whether it waits for adapters."""
+    if sim.config.compiles_grammars:
+        _price_grammars(sim, w)
+    return sim.config.serves_adapters and vllm_lora.prepare_step(sim, w)

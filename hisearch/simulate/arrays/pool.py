@@ -131,6 +131,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         compile_s=plan.compile_s,
         serves_adapters=plan.lora is not None,
         compiles_grammars=0,
+        goes_by=0,
         thinks=0,
         shared_outputs=0,
         log=0,
@@ -323,8 +324,7 @@ def allocate(
         places: for each worker, the one whose place on the node it takes; empty: itself.
         pooled: whether follow-ups wait for any request instead of their previous turn.
     """
-    config = settings[0]
-    count = len(trace.arrival_s)
+    config, count = settings[0], len(trace.arrival_s)
     workers = int(config.workers)
     places = [plan.schedulers * place + scheduler for place in places for scheduler in range(plan.schedulers)]
     # Host pools hold nodes of the workers' trees; pools of objects hold none.
@@ -344,6 +344,7 @@ def allocate(
     thinking = _thinking(trace.thinking_tokens, config)
     settings.thinks = len(thinking.heap_size) > 0
     settings.compiles_grammars = plan.grammars is not None and grammars is not None
+    settings.goes_by = settings.serves_adapters + settings.compiles_grammars > 0
     return la.Sim(
         config=settings,
         fleet=fleet,
