@@ -324,8 +324,7 @@ def allocate(
         places: for each worker, the one whose place on the node it takes; empty: itself.
         pooled: whether follow-ups wait for any request instead of their previous turn.
     """
-    config, count = settings[0], len(trace.arrival_s)
-    workers = int(config.workers)
+    config, count, workers = settings[0], len(trace.arrival_s), int(settings[0].workers)
     places = [plan.schedulers * place + scheduler for place in places for scheduler in range(plan.schedulers)]
     # Host pools hold nodes of the workers' trees; pools of objects hold none.
     searched_trees = workers + tier_arrays.store_trees(plan, workers)
