@@ -26,6 +26,7 @@ from hisearch.export.servers.fronts import nearest_routers
 from hisearch.latency.parameters import kv_bytes_per_token_per_rank
 from hisearch.search.model.deployments import format_devices, format_tiers
 from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.machines.parallelism import engine_problem
 
 
 def export_deployment(
@@ -75,6 +76,7 @@ def export_deployment(
     if not export.several and export.nodes == 1:
         other, other_notes = _on_other_engine(export)
         try:
+            _check_starts(other)
             script = scripts.files(other, simulated=False)[f"{other.engine}/run.sh"]
             files[f"alternatives/{other.engine}/run.sh"] = script
         except ExportError as error:
@@ -110,6 +112,19 @@ def _on_other_engine(export: Export) -> tuple[Export, list[str]]:
     deployment = export.deployment.model_copy(update={"pools": [pool]})
     other = export_of(deployment, [launch._replace(pool=pool)], export.slots, context=export.context)
     return other, [*notes, *tier_notes, *_checkpoint_notes(export, other)]
+
+
+def _check_starts(other: Export) -> None:
+    """Refuse an alternative whose engine cannot be started with the pool's degrees.
+
+    Raises:
+        ExportError: with the engine's reason.
+    """
+    (launch,) = other.launches
+    engine, split = launch.pool.engine, launch.pool.parallelism
+    problem = engine_problem(engine.name, split, launch.model, halves=engine.experts.two_batch_overlap)
+    if problem is not None:
+        raise ExportError(problem.message)
 
 
 def _checkpoint_notes(export: Export, other: Export) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from hisearch.latency.costs import CompiledCosts, DraftCosts, StepCosts
 from hisearch.latency.device_memory.draft_head import DRAFT_VOCABULARY, FFN_WIDTHS, head_dtype
 from hisearch.latency.host import ANY_TOKENS
-from hisearch.specs.base import DType
+from hisearch.specs.base import DType, EngineName
 from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.models.acceptance import DraftMethodName
 from hisearch.specs.models.draft_head import DraftHeadSpec
@@ -66,8 +66,7 @@ def with_drafter(
 ) -> CompiledCosts:
     """``costs`` of ``model`` with those of a head that drafts, in seconds and joules.
 
-    TensorRT-LLM's CUDA graphs are for so many decodes, each with its drafts, not for so many tokens
-    (``pyexecutor/cuda_graph_runner.py``).
+    See ``with_graphs_of_drafts`` too.
 
     Args:
         costs: of the model's own steps.
@@ -79,10 +78,7 @@ def with_drafter(
     if engine.speculation is None:
         return costs
     drafted, layers, method = engine.speculation.draft_tokens, engine.speculation.pass_layers, engine.speculation.method
-    floor = costs.seconds.floor
-    if engine.name == "trtllm" and floor is not None:
-        floor = floor._replace(graph_tokens=min(floor.graph_tokens * (1 + drafted), ANY_TOKENS))
-        costs = replace(costs, seconds=costs.seconds._replace(floor=floor))
+    costs = replace(costs, seconds=with_graphs_of_drafts(costs.seconds, engine.name, drafted))
     if not layers:
         return costs
     share, warnings, head = layers / model.layers, costs.warnings, None
@@ -104,6 +100,18 @@ def with_drafter(
         joules=costs.joules._replace(draft=joules),
         warnings=warnings,
     )
+
+
+def with_graphs_of_drafts(costs: StepCosts, engine: EngineName, draft_tokens: int) -> StepCosts:
+    """``costs`` with graphs of as many tokens as an engine's hold that drafts ``draft_tokens`` in a step.
+
+    Those of SGLang and TensorRT-LLM are for so many decodes, each with its drafts (``num_tokens_per_bs`` of
+    ``cuda_graph_runner.py``; ``pyexecutor/cuda_graph_runner.py``), vLLM's for so many tokens.
+    """
+    if engine == "vllm" or costs.floor is None:
+        return costs
+    most = min(costs.floor.graph_tokens * (1 + draft_tokens), ANY_TOKENS)
+    return costs._replace(floor=costs.floor._replace(graph_tokens=most))
 
 
 def _share_of(costs: StepCosts, draft_tokens: int, share: float) -> DraftCosts:

@@ -98,6 +98,15 @@ class ProfileEstimator:
                 message = f"{key} {ranks} is not priced by profile {self.profile_name}: the roofline and fitted laws do"
                 raise InvalidParallelism(message, key)
 
+    def refuse_heads(self, priced: PricedWorker) -> None:
+        """Refuse a head that drafts where models are looked up by their names.
+
+        Raises:
+            ValueError: says so.
+        """
+        if priced.is_head:
+            raise ValueError(f"profile {self.profile_name} knows whole models alone")
+
     def costs(self, priced: PricedWorker, seconds: StepCosts, **known: Any) -> CompiledCosts:
         """``seconds`` with energy by the roofline, the profile's evidence, and what else is ``known``.
 

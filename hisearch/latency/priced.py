@@ -8,6 +8,7 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.specs.base import DType
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec
+from hisearch.specs.models.draft_head import DraftHeadSpec
 from hisearch.specs.models.model import ModelSpec
 
 
@@ -72,6 +73,11 @@ class PricedWorker:
         if self.engine.name != "vllm" or capability is None or int(capability) in (9, 10):
             return False
         return not model.attention_sinks and model.mla is None
+
+    @property
+    def is_head(self) -> bool:
+        """Whether the model is a head that drafts for another one, of which no measurement has its name."""
+        return isinstance(self.model, DraftHeadSpec)
 
     @property
     def limits(self) -> tuple[int, int, int]:

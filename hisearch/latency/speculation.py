@@ -65,6 +65,9 @@ def with_speculation(costs: StepCosts, speculation: Drafts) -> StepCosts:
     decode = step / speculation.tokens_per_step - (host + alone)[:, None]
     decode[0, :] = 0.0
     floor = None if costs.floor is None else costs.floor.scaled(1.0 / speculation.tokens_per_step, 1.0)
+    if floor is not None:
+        # Graphs hold the tokens that a sequence computes in a step, of which it makes one here.
+        floor = floor._replace(graph_tokens=floor.graph_tokens // (1 + drafted))
     costs = costs._replace(decode_s=np.ascontiguousarray(decode), floor=floor, draft=None)
     return costs if draft is None or not drafted else _drafted_prompts(costs, drafted, draft)
 

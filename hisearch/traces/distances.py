@@ -86,5 +86,5 @@ def with_distances(
     cautions = tuple(caution for caution in trace.cautions if not caution.startswith(LOOK_WRONG))
     return freeze(
         trace.name, arrays, trace.request_ids, trace.skipped_rows, (*cautions, caveat) if caveat else cautions,
-        trace.block_tokens, hinted, trace.models, trace.notes, trace.ignore_eos,
+        trace.block_tokens, hinted, trace.models, trace.notes, trace.ignore_eos, grammars=trace.grammars,
     )  # fmt: skip

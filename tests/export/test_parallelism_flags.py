@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hisearch.export.engines.trtllm_options import llm_api_options
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.models.model import ModelSpec
+from tests.export.conftest import export_all
 
 CATALOGUE = Catalogue()
 MODEL = CATALOGUE.get("Model", "deepseek-v3").spec
@@ -136,3 +138,17 @@ def test_tokens_that_are_sent_to_their_experts() -> None:
     assert emitted_flags("sglang", **degrees, experts=experts) == expected
     del expected["--enable-two-batch-overlap"]
     assert emitted_flags("sglang", **degrees, experts={"exchange": "all_to_all"}) == expected
+
+
+def test_an_engine_that_cannot_be_started_with_the_degrees_gets_no_script(
+    build_deployment: Any, build_accelerator: Any, tmp_path: Path
+) -> None:
+    """The alternative to vLLM's shared prompts of MLA, which SGLang has for sparse attention alone."""
+    engine = {"name": "vllm", "max_running_requests": 32}
+    for sets, written in ((1, True), (4, False)):
+        pool = {"tensor_parallel": 2, "prefill_context_parallel": sets}
+        deployment = build_deployment(engine=engine, pool=pool)
+        out = tmp_path / str(sets)
+        export_all(deployment, MODEL, build_accelerator(), out)
+        assert (out / "alternatives/sglang/run.sh").exists() == written
+        assert ("No script was written" in (out / "README.md").read_text()) != written

@@ -20,7 +20,7 @@ from hisearch.latency.knots import knots_up_to
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.simulate import Result, WorkerPlan, simulate
 from hisearch.simulate.engine import EngineOutOfMemory
-from hisearch.simulate.plans.speculation_plan import SpeculationPlan, with_drafts
+from hisearch.simulate.plans.speculation_plan import SpeculationPlan
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLaw
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec, EvictionName
@@ -184,6 +184,7 @@ class System:
     pooled: bool = False
     compile_s: float = 0.0
     drafts: SpeculationPlan | None = None
+    draft_share: float = 0.0
     trace: CompiledTrace = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -193,7 +194,13 @@ class System:
     def costs(self) -> CompiledCosts:
         """Linear costs, or rugged ones by seed; with those of the drafter."""
         costs = compiled_costs(rugged_costs(self.seed)) if self.rugged else compiled_costs()
-        return with_drafts(costs, self.drafts)
+        if self.drafts is None or not self.draft_share:
+            return costs
+        tokens = self.drafts.draft_tokens
+        seconds, joules = (
+            law._replace(draft=draft_costs(law, tokens, self.draft_share)) for law in (costs.seconds, costs.joules)
+        )
+        return replace(costs, seconds=seconds, joules=joules)
 
     @property
     def plan(self) -> WorkerPlan:
@@ -289,8 +296,9 @@ def trtllm_drafts_systems() -> st.SearchStrategy[System]:
         policy = "guaranteed_no_evict" if engine.capacity_policy == "max_utilization" else engine.capacity_policy
         drafted = min(counts[0], engine.chunk_tokens - 1)
         accepted = tuple(chance ** (place + 1) for place in range(drafted))
-        drafts = SpeculationPlan(drafted, min(counts[1], drafted - 1), False, accepted, system.seed, share)
-        return replace(system, engine=engine.model_copy(update={"capacity_policy": policy}), drafts=drafts)
+        drafts = SpeculationPlan(drafted, min(counts[1], drafted - 1), False, accepted, system.seed)
+        engine = engine.model_copy(update={"capacity_policy": policy})
+        return replace(system, engine=engine, drafts=drafts, draft_share=share)
 
     return st.builds(
         drafting,

@@ -118,7 +118,7 @@ def test_ranks_with_drafts_equal_the_slow_restatement(
         | {"page_tokens": 8, "overlap": overlap} | held
     )  # fmt: skip
     accepted = tuple(chance ** (place + 1) for place in range(count))
-    drafts = SpeculationPlan(count, count - 1 if extended else 0, False, accepted, graphs_by_request=True)
+    drafts = SpeculationPlan(count, count - 1 if extended else 0, False, accepted)
     arrays = random_trace(seed, replace(SHAPE, rate_rps=rate_rps, slack=1.5))
     config = DraftsConfig(
         **vars(trtllm_config(engine, 8 * pages, 0, None)), draft_tokens=count, accepted=drafts.accepted,

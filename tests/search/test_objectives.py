@@ -230,7 +230,8 @@ def test_capacity_of_a_trial_is_what_a_search_for_it_finds(tmp_path: Path) -> No
         return Score(evaluation.metrics, evaluation.slo, evaluation.feasible)
 
     slow = capacity(score_at, max_load=MOST_LOAD, min_load=1 / MOST_LOAD, relative_tolerance=CAPACITY_TOLERANCE)
-    assert best.metrics["capacity_load"] == slow.load >= 1.0
+    # Of the short trace that the SLO holds on, carried on, it may be a little less.
+    assert best.metrics["capacity_load"] == slow.load > 0.9
     assert best.metrics["capacity_missed_load"] == slow.infeasible_load
     assert best.simulations == slow.simulations > 1
     assert result.outcome.ending.used == sum(trial.simulations for trial in result.trials)

@@ -277,8 +277,8 @@ def test_tensorrt_llms_drafter_keeps_tokens_behind_the_prompt_by_its_release(sim
         assert kept(version, method="eagle3") == 2
 
 
-@pytest.mark.parametrize(("engine", "held"), [("vllm", 64), ("trtllm", 3 * 64)])
-def test_tensorrt_llms_graphs_are_for_so_many_decodes_with_their_drafts(engine: Any, held: int) -> None:
+@pytest.mark.parametrize(("engine", "held"), [("vllm", 64), ("sglang", 3 * 64), ("trtllm", 3 * 64)])
+def test_graphs_of_sglang_and_tensorrt_llm_are_for_so_many_decodes_with_their_drafts(engine: Any, held: int) -> None:
     model = CATALOGUE.get("Model", "qwen3-32b").spec
     costs = compiled_costs(LAW._replace(floor=HostFloor(eager_s=1.0, graph_tokens=64)))
 

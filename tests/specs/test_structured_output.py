@@ -22,6 +22,7 @@ def pool(engine: dict[str, Any] | None = None, **settings: Any) -> PoolSpec:
         ({"engine": {"name": "trtllm"}}, "for the engines sglang and vllm, not trtllm; leave structured_output out"),
         ({"pipeline_parallel": 2}, "not simulated together with structured_output"),
         ({"attention_data_parallel": 2}, "not simulated together with structured_output"),
+        ({"tensor_parallel": 2, "prefill_context_parallel": 2}, "not simulated together with structured_output"),
         ({"role": "prefill"}, "not simulated together with structured_output"),
         ({"tiers": [{"medium": "ddr5", "gib": 64}]}, "not simulated together with structured_output"),
         ({"lora": {"max_loras": 2}}, "not simulated together with structured_output"),

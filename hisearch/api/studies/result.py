@@ -311,12 +311,13 @@ class StudyResult(Shown):
 
     def _caveats(self) -> tuple[str, ...]:
         """What makes the highlighted trial's figures other than they seem."""
-        from hisearch.simulate.agent_use import caveats
+        from hisearch.simulate import agent_use, grammar_use, lora_use
 
         if self.highlighted is None:
             return ()
         pools = self.highlighted.deployment.pools
-        return caveats([self.simulation.plan(pool) for pool in pools], self.simulation.world.trace)
+        plans, trace = [self.simulation.plan(pool) for pool in pools], self.simulation.world.trace
+        return tuple(text for use in (agent_use, lora_use, grammar_use) for text in use.caveats(plans, trace))
 
     def with_closeup(self, workers: int | None = None, progress: Progress | None = None) -> StudyResult:
         """The result with the report's details of the highlighted deployment, which is simulated for them.

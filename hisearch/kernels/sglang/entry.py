@@ -223,7 +223,7 @@ def form(sim, w, now):
         size, batch = _shape(sim, w, kind)
         entries = sim.prompts[running.newest(sim, w) ^ 1]
         schedulers.hold_back(sim, w, entries, size, *batch)
-        sim.workers[w].own_s += stalls.compile_seconds(sim, w, entries, size, batch[0])
+        stalls.hold_up(sim, w, entries, size, batch[0])
     elif kind == la.DECODE_STEP and sim.config.schedulers == 1 and not waits and _may_fast_forward(sim, w):
         sglang_decode.launch_decode(sim, w, now)
     else:

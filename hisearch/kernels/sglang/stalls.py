@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.engine import lora
+from hisearch.kernels.engine import lora, schedulers
+from hisearch.kernels.layout import sim as la
 
 
 @kernel
@@ -20,10 +21,19 @@ def stall_seconds(sim, w, entries, size, decoding):
 
 
 @kernel
+def hold_up(sim, w, entries, size, decoding):
+    """Add what DP rank ``w`` waits for to its part of a lockstep step, on the device and on the host."""
+    worker = sim.workers[w]
+    stall_s = compile_seconds(sim, w, entries, size, decoding)
+    worker.own_s += stall_s
+    worker.host_s += stall_s
+
+
+@kernel
 def compile_seconds(sim, w, entries, size, decoding):
     """Seconds in which worker ``w`` compiles a kernel for the step's number of tokens, if it has prompts.
 
-    It does so for each number once (rule ``keeps_kernels``).
+    It does so for each number once (rule ``keeps_kernels``). The micro-batches of a pipeline share its processes.
     """
     if sim.config.compile_s == 0.0 or size == 0:
         return 0.0
@@ -32,7 +42,8 @@ def compile_seconds(sim, w, entries, size, decoding):
         tokens += sim.requests[entries[k]].chunk
     known = sim.compiled_lengths
     if tokens < known.shape[1]:
-        if known[w, tokens]:
+        row = schedulers.leader(sim, w) if sim.config.scheduler_kind == la.PIPE else w
+        if known[row, tokens]:
             return 0.0
-        known[w, tokens] = 1
+        known[row, tokens] = 1
     return sim.config.compile_s

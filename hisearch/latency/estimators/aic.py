@@ -82,6 +82,7 @@ class AicEstimator(ProfileEstimator):
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
+        self.refuse_heads(priced)
         overhead = self.overhead(priced)
         longest = min(priced.max_context_tokens, priced.model.max_context_tokens)
         answers = aic_tables(self.question(priced), priced.max_tokens, priced.max_sequences, longest)

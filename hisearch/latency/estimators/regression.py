@@ -56,6 +56,7 @@ class RegressionEstimator(ProfileEstimator):
 
     def compile(self, priced: PricedWorker) -> CompiledCosts:
         """See ``LatencyEstimator.compile``."""
+        self.refuse_heads(priced)
         law = self.law(priced)
         return self.costs(
             priced,

@@ -211,7 +211,11 @@ class PoolSpec(Strict):
             "devices": self.devices is not None,
         }
         check_lora(self.lora, engine, others)
-        others |= {"lora": self.lora is not None, "decode_context_parallel": self.decode_context_parallel > 1}
+        others |= {
+            "lora": self.lora is not None,
+            "decode_context_parallel": self.decode_context_parallel > 1,
+            "prefill_context_parallel": self.prefill_context_parallel > 1,
+        }
         check_structured_output(self.structured_output, engine, others)
         check_speculation(
             engine,

@@ -19,6 +19,8 @@ _STATED = (
     "ebnf", "structural_tag",
 )  # fmt: skip
 _FORMATS = ("response_format", "text.format")
+#: What gateways write for a value that there is none of.
+BLANK = (None, "", "-", "null", "None")
 
 
 def grammar_of(values: Mapping[str, Any], places: Sequence[str]) -> str | None:
@@ -53,10 +55,18 @@ def _part(values: Mapping[str, Any], path: str) -> Any:
         # A regular expression may begin so too.
         with contextlib.suppress(ValueError):
             value = json.loads(value)
-    if value is not None and value not in ("", [], {}):
+    if _says(value):
         return value
-    below = {name: leaf for name, leaf in values.items() if leaf is not None and name.startswith(f"{path}.")}
-    return {name[len(path) + 1 :]: leaf for name, leaf in below.items()} or None
+    below = {name: leaf for name, leaf in values.items() if name.startswith(f"{path}.")}
+    said = {name[len(path) + 1 :]: leaf for name, leaf in below.items() if leaf is not None}
+    return said if any(_says(leaf) for leaf in said.values()) else None
+
+
+def _says(value: Any) -> bool:
+    """Whether a value states anything: not an empty one, a placeholder of logs, or a switch that is off."""
+    if isinstance(value, dict):
+        return any(_says(leaf) for leaf in value.values())
+    return value not in (False, [], *BLANK)
 
 
 def _kind(asked: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from hisearch.specs.wording import listed
 from hisearch.traces.importers.adapters import split_models
 from hisearch.traces.importers.cancelled import take_cancelled
-from hisearch.traces.importers.grammars import grammar_of
+from hisearch.traces.importers.grammars import BLANK, grammar_of
 from hisearch.traces.reading.rows import Fields, RowError, decoded
 from hisearch.traces.reading.source import Codes, Requests, Source
 from hisearch.traces.reading.tables import flat, is_array, table_rows
@@ -22,8 +22,6 @@ from hisearch.traces.reading.text import is_parquet, lines, open_text
 from hisearch.traces.reading.times import LONGEST_S, Times
 from hisearch.traces.trace import Trace
 
-#: What gateways write for a value that there is none of.
-BLANK = (None, "", "-", "null", "None")
 #: How far back in a session the request is looked for that another follows up.
 _MOST_PARALLEL = 1000
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from hisearch.latency.costs import CompiledCosts, FrontEnd, StepCosts
 from hisearch.latency.device_memory.plan import DoesNotFit, plan_memory
-from hisearch.latency.drafter import with_drafter
+from hisearch.latency.drafter import with_drafter, with_graphs_of_drafts
 from hisearch.latency.estimator import ProfileEstimator, build_estimator
 from hisearch.latency.host import Launches, compile_s, front_end_of, launches_of, with_host_times
 from hisearch.latency.priced import AcrossHosts, PricedWorker
@@ -175,7 +175,10 @@ class Pricer:
         device = self._device(row, conditions)
         overlap = conditions.engine.overlap
         seconds = with_host_times(device.costs.seconds, times, self._launches(row, conditions), overlap=overlap)
-        return device, with_speculation(seconds, conditions) if conditions.draft_tokens else seconds
+        if not conditions.draft_tokens:
+            return device, seconds
+        seconds = with_graphs_of_drafts(seconds, conditions.engine.name, conditions.draft_tokens)
+        return device, with_speculation(seconds, conditions)
 
     def _launches(self, row: SiliconRow, conditions: Conditions) -> Launches:
         """Kernels that the host of the row's engine launches."""

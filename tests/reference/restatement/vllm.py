@@ -89,7 +89,8 @@ class VllmConfig:
         if config.get("offload") is not None:
             raise ValueError("offload: the connector is not restated")
         ranks = "decode_context_parallel_size"
-        others = ("max_model_len", "offload", "speculation", "lora", "structured", ranks, *GROUP_SETTINGS)
+        prompts = "prefill_context_parallel_size"  # No decision depends on it.
+        others = ("max_model_len", "offload", "speculation", "lora", "structured", ranks, prompts, *GROUP_SETTINGS)
         settings = {key: value for key, value in config.items() if key not in others}
         settings["block_size"] *= config.get(ranks, 1)
         return cls(**settings, rules=rules_of("vllm", version))
