@@ -17,6 +17,7 @@ from hisearch.specs.base import DType
 from hisearch.specs.deployments.engine import EngineSpec
 from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
 
 CATALOGUE = Catalogue()
@@ -112,6 +113,34 @@ def test_attention_groups_share_a_heads_experts() -> None:
 def test_n_grams_cost_nothing_on_the_device() -> None:
     costs = priced("deepseek-r1", drafts("ngram"), "fp8")
     assert costs.seconds.draft is None
+
+
+def test_a_profile_of_whole_models_takes_a_head_for_a_share_of_its_model() -> None:
+    """A law of DeepSeek-R1's logged steps is not one of its head, whose Hugging Face name is the model's."""
+    model, split = model_of("deepseek-r1"), Parallelism(8)
+    law = {
+        "model": model.huggingface_id, "accelerator": "b200", "engine": "vllm", "tensor_parallel": 8,
+        "memory_bandwidth_bytes_per_s": B200.memory_bandwidth_bytes_per_s, "weight_dtype": "fp8", "kv_dtype": "fp8",
+        "step_s": 0.01, "per_sequence_s": 1e-5, "tokens": [0, 512], "token_s": [0.0, 0.01], "prompt_s": 0.0,
+        "pair_s": 0.0, "cached_token_s": 0.0, "context_token_s": 0.0, "skew_token_s": 0.0,
+        "ranges": {"tokens": 512, "sequences": 8, "context_tokens": 10_000, "cached_tokens": 0},
+        "errors": {"decode": {"steps": 100, "median": 0.05, "p90": 0.1, "mean": 0.05}},
+    }  # fmt: skip
+    fields = CATALOGUE.get("LatencyProfile", "roofline").spec.model_dump()
+    spec = LatencyProfileSpec.model_validate(fields | {"estimator": "regression", "regressions": [law]})
+    estimator = build_estimator("logged", spec)
+    settings = EngineSpec(name="vllm", top_p=False)
+    worker = PricedWorker(model, B200, split, "fp8", "fp8", settings, 512, 8, 10_000)
+    plain = estimator.compile(worker)
+    drafting = settings.model_copy(update={"speculation": drafts("mtp")})
+
+    def price(*, model: ModelSpec, weight_dtype: DType) -> CompiledCosts:
+        return estimator.compile(replace(worker, model=model, weight_dtype=weight_dtype))
+
+    costs = with_drafter(plain, model, "fp8", drafting, price)
+    assert costs.seconds.draft is not None
+    np.testing.assert_allclose(costs.seconds.draft.token_s, plain.seconds.token_s / model.layers, rtol=1e-12)
+    assert "profile logged knows whole models alone" in costs.warnings[-1]
 
 
 def test_a_head_of_no_single_layer_costs_its_share() -> None:
