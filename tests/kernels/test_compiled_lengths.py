@@ -49,17 +49,22 @@ KINDS = {
         "split": Parallelism(1, attention_data=2),
         "costs": replace(compiled_costs(), lockstep=LockstepCosts(LAW.token_s, 0.0 * LAW.token_s)),
     },
+    "stages": {"split": Parallelism(1, pipeline=2)},
     "drafts": {"speculation": SpeculationPlan(2, 2, True, (0.5, 0.2)), "max_request_tokens": 1 << 12},
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_prompt_waits_where_its_number_of_tokens_is_new(kind: str) -> None:
-    """25 tokens are a chunk of 16 and one of 9. Groups take requests in turn, each with kernels of its own."""
+    """25 tokens are a chunk of 16 and one of 9.
+
+    Groups take requests in turn, each with kernels of its own. Batches of a pipeline share kernels, which its stages
+    compile in turn: the second one those of the first chunk while the first one does those of the second chunk.
+    """
     trace = compiled(one_after_another())
     quick, slow = (simulate(worker(**KINDS[kind], compile_s=wait_s), trace).requests for wait_s in (0.0, COMPILE_S))
     waited = (slow.first_token_s - slow.arrival_s) - (quick.first_token_s - quick.arrival_s)
-    new = [1, 1, 0, 2, 1] if kind == "groups" else [1, 1, 0, 2, 0]
+    new = {"groups": [1, 1, 0, 2, 1], "stages": [2, 2, 0, 3, 0]}.get(kind, [1, 1, 0, 2, 0])
     np.testing.assert_allclose(waited, COMPILE_S * np.array(new), atol=1e-9)
     decoding = slow.finish_s - slow.first_token_s
     np.testing.assert_allclose(decoding, quick.finish_s - quick.first_token_s, atol=1e-9)
