@@ -177,7 +177,7 @@ def test_a_study_s_places_for_adapters_that_nobody_has_are_doubted_on_screen_and
         (workdir / "own.yaml").write_text(text)
         ran = hisearch("run", "team.yaml", "--out", f"runs/{doubted}", "-q")
         assert ran.code == 0
-        assert (f"Agents' objects: {caveat}" in " ".join(ran.out.split())) is doubted
+        assert (f"Workload and deployment differ: {caveat}" in " ".join(ran.out.split())) is doubted
         report = " ".join((workdir / "runs" / str(doubted) / "report.html").read_text().split())
         assert ("places for adapters, and the workload" in report) is doubted
 

@@ -316,7 +316,10 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
     drafts = describe_speculation(data.highlighted, data.trials, partial(_likely, data))
     exported = data.not_exported and text("report", "not_exported", data.not_exported.removesuffix("."))
     candidates = (
-        *(Caution("Agents' objects", f"{capitalised(caveat)}.", caveat, "why") for caveat in data.caveats),
+        *(
+            Caution("Workload and deployment differ", f"{capitalised(caveat)}.", caveat, "why")
+            for caveat in data.caveats
+        ),
         Caution(
             "May miss the SLO", unsure, unsure and text("cautions", "brief_chance", data.confidence), "sensitivity"
         ),
