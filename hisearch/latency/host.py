@@ -91,7 +91,7 @@ COMPILED_SEQUENCE_S = 1.1e-6
 #: Host seconds in which Triton compiles the norm of linear attention's queries and keys: on two H200 a TTFT of 131.5 ms
 #: became 78.8 ms without (SGLang, pull request 31558). 50 to 120 ms is plausible: 90 ms beside an L20 (23436), bursts
 #: of up to 110 ms (30403).
-COMPILE_S = 0.053
+KERNEL_COMPILE_S = 0.053
 #: Kinds of linear attention whose kernels have that norm (SGLang, ``layers.attention.fla``).
 NORMED = frozenset({"gated_delta", "kda"})
 #: More tokens than any step has.
@@ -208,12 +208,12 @@ def with_overhead(device: StepCosts, overhead: EngineOverhead, priced: PricedWor
     return costs
 
 
-def compile_s(model: ModelSpec, engine: EngineSpec) -> float:
+def kernel_compile_s(model: ModelSpec, engine: EngineSpec) -> float:
     """Seconds that a step waits for a kernel the first time that it has so many prompt tokens; 0: for none."""
     linear = model.linear_attention
     if linear is None or linear.kind not in NORMED or engine.name != "sglang":
         return 0.0
-    return 0.0 if "keeps_kernels" in rules_of("sglang", engine.version) else COMPILE_S
+    return 0.0 if "keeps_kernels" in rules_of("sglang", engine.version) else KERNEL_COMPILE_S
 
 
 def front_end_of(times: HostTimes) -> FrontEnd:

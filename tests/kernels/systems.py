@@ -182,7 +182,7 @@ class System:
     host_laws: tuple[CopyLaw, CopyLaw] | None = None
     sharing: int = 1
     pooled: bool = False
-    compile_s: float = 0.0
+    kernel_compile_s: float = 0.0
     drafts: SpeculationPlan | None = None
     draft_share: float = 0.0
     trace: CompiledTrace = field(init=False, repr=False, compare=False)
@@ -207,7 +207,7 @@ class System:
         """One worker."""
         write, read = (HOST_LAW, HOST_LAW) if self.host_laws is None else map(transfer_law, self.host_laws)
         bare = plan(self.engine, self.capacity_tokens, self.host_tokens, self.costs, read, write, self.ignore_eos)
-        bare = replace(bare, compile_s=self.compile_s)
+        bare = replace(bare, kernel_compile_s=self.kernel_compile_s)
         if self.drafts is not None:
             return replace(bare, speculation=self.drafts)
         if self.lmcache is not None:
@@ -269,7 +269,7 @@ class System:
             if not chunks or tokens in compiled_lengths:
                 return step_s
             compiled_lengths.add(tokens)
-            return step_s + self.compile_s
+            return step_s + self.kernel_compile_s
 
         if self.engine.name == "vllm":
             config = vllm_config(self.engine, self.capacity_tokens)

@@ -62,7 +62,9 @@ def test_a_prompt_waits_where_its_number_of_tokens_is_new(kind: str) -> None:
     compile in turn: the second one those of the first chunk while the first one does those of the second chunk.
     """
     trace = compiled(one_after_another())
-    quick, slow = (simulate(worker(**KINDS[kind], compile_s=wait_s), trace).requests for wait_s in (0.0, COMPILE_S))
+    quick, slow = (
+        simulate(worker(**KINDS[kind], kernel_compile_s=wait_s), trace).requests for wait_s in (0.0, COMPILE_S)
+    )
     waited = (slow.first_token_s - slow.arrival_s) - (quick.first_token_s - quick.arrival_s)
     new = {"groups": [1, 1, 0, 2, 1], "stages": [2, 2, 0, 3, 0]}.get(kind, [1, 1, 0, 2, 0])
     np.testing.assert_allclose(waited, COMPILE_S * np.array(new), atol=1e-9)
@@ -75,7 +77,7 @@ def test_replicas_compile_for_themselves() -> None:
     same = arrays._replace(input_tokens=np.full_like(arrays.input_tokens, 10))
     waits = []
     for replicas in (1, 3):
-        table = simulate(worker(compile_s=COMPILE_S), compiled(same), replicas=replicas).requests
+        table = simulate(worker(kernel_compile_s=COMPILE_S), compiled(same), replicas=replicas).requests
         waits.append(int((table.first_token_s - table.arrival_s > COMPILE_S).sum()))
     assert waits == [1, 3]
 
@@ -85,5 +87,5 @@ def test_longer_steps_than_the_limits_compile_each_time() -> None:
     arrays = one_after_another()
     long = arrays._replace(input_tokens=np.full_like(arrays.input_tokens, 90))
     engine = worker().engine.model_copy(update={"chunked_prefill": False})
-    table = simulate(worker(engine=engine, compile_s=COMPILE_S), compiled(long)).requests
+    table = simulate(worker(engine=engine, kernel_compile_s=COMPILE_S), compiled(long)).requests
     assert (table.first_token_s - table.arrival_s > COMPILE_S).all()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.base.engine_rules import MODELLED
-from hisearch.kernels.sglang.grammar import add_to_set
+from hisearch.kernels.core import python_set
 from hisearch.record.sglang.grammars import random_grammar_case as random_sglang_case
 from hisearch.record.vllm_grammars import random_grammar_case as random_vllm_case
 from hisearch.specs.base import EngineName
@@ -44,7 +44,7 @@ def test_found_requests_have_the_order_of_a_python_set(numbers: list[int]) -> No
     expected: set[int] = set()
     row, size = 0, 8
     for used, number in enumerate(numbers):
-        row, size = add_to_set(tables, row, size, used, number)
+        row, size = python_set.add(tables, row, size, used, number)
         expected.add(number)
         slots = tables[row, :size]
         assert slots[slots >= 0].tolist() == list(expected)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.simulate import simulate
-from hisearch.simulate.plans.grammar_plan import LOOK_S, GrammarPlan, plan_grammars
+from hisearch.simulate.plans.grammar_plan import RESULT_TIMEOUT_S, GrammarPlan, plan_grammars
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.result import Result
 from hisearch.simulate.results.tables import Outcome
@@ -125,7 +125,7 @@ def test_threads_follow_the_host_s_cores() -> None:
         for name in ("vllm-0.33.0", "vllm-0.19.1", "sglang-0.5.23")
     }
     assert [each and each.threads for each in made.values()] == [6, 6, 16]
-    assert [each and each.look_s for each in made.values()] == [0.0, LOOK_S, 0.0]
+    assert [each and each.look_s for each in made.values()] == [0.0, RESULT_TIMEOUT_S, 0.0]
     few = plan_grammars(pool_of("vllm", cpu_cores=3), memory, host)
     assert few is not None
     assert (few.threads, few.fill_threads) == (2, 1)

@@ -22,12 +22,8 @@ from hisearch.traces.trace import make_trace
 CATALOGUE = Catalogue()
 
 
-@cache
-def worker(engine: str, ranks: int, page: int, model: str = "deepseek-v3") -> WorkerPlan:
-    pool = PoolSpec.model_validate({
-        "accelerator": "h200", "tensor_parallel": 8, "decode_context_parallel": ranks,
-        "engine": {"name": engine, "page_tokens": page, "chunk_tokens": 1024, "max_running_requests": 16},
-    })  # fmt: skip
+def planned(pool: PoolSpec, model: str) -> WorkerPlan:
+    """A worker of ``pool`` on H200, priced by the roofline."""
     return plan_worker(
         pool,
         model=CATALOGUE.get("Model", model).spec,
@@ -38,17 +34,26 @@ def worker(engine: str, ranks: int, page: int, model: str = "deepseek-v3") -> Wo
     )
 
 
-def served(plan: WorkerPlan, seed: int) -> Result:
+@cache
+def worker(engine: str, ranks: int, page: int, model: str = "deepseek-v3") -> WorkerPlan:
+    pool = PoolSpec.model_validate({
+        "accelerator": "h200", "tensor_parallel": 8, "decode_context_parallel": ranks,
+        "engine": {"name": engine, "page_tokens": page, "chunk_tokens": 1024, "max_running_requests": 16},
+    })  # fmt: skip
+    return planned(pool, model)
+
+
+def served(plan: WorkerPlan, seed: int, longest: int = 900, capacity_tokens: int = 4096) -> Result:
     """Forty requests, of which most share a beginning with an earlier one, in a pool of some of them."""
     rng = np.random.default_rng(seed)
-    inputs, outputs = rng.integers(40, 900, 40), rng.integers(1, 60, 40)
+    inputs, outputs = rng.integers(40, longest, 40), rng.integers(1, 60, 40)
     shares = [-1] + [int(rng.integers(0, k)) for k in range(1, 40)]
     shared = [0] + [int(rng.integers(0, min(inputs[k], inputs[shares[k]]) + 1)) for k in range(1, 40)]
     trace = make_trace(
         arrival_s=np.sort(rng.uniform(0.0, 4.0, 40)), input_tokens=inputs, output_tokens=outputs,
         shares_with=shares, shared_tokens=shared,
     )  # fmt: skip
-    return simulate(replace(plan, kv_capacity_tokens=4096), compile_trace(trace, "some", "some"))
+    return simulate(replace(plan, kv_capacity_tokens=capacity_tokens), compile_trace(trace, "some", "some"))
 
 
 @settings(deadline=None)

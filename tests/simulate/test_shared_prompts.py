@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.latency.step_cost import step_seconds
 from hisearch.simulate import Result, WorkerPlan, simulate
-from hisearch.simulate.plans.plan import plan_worker
 from hisearch.specs.deployments.pool import PoolSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
+from tests.simulate import test_shared_context as shared_context
+from tests.simulate.test_shared_context import planned
 
 CATALOGUE = Catalogue()
 MODELS = {"vllm": "deepseek-v3", "sglang": "deepseek-v3.2"}
@@ -29,27 +30,12 @@ def worker(engine: str, ranks: int, model: str = "", stages: int = 1) -> WorkerP
         "accelerator": "h200", "tensor_parallel": 8 // ranks, "prefill_context_parallel": ranks,
         "pipeline_parallel": stages, "engine": {"name": engine, "chunk_tokens": 1024, "max_running_requests": 16},
     })  # fmt: skip
-    return plan_worker(
-        pool,
-        model=CATALOGUE.get("Model", model or MODELS[engine]).spec,
-        accelerator=CATALOGUE.get("Accelerator", "h200").spec,
-        host=None,
-        media={},
-        profile=CATALOGUE.get("LatencyProfile", "roofline").spec,
-    )
+    return planned(pool, model or MODELS[engine])
 
 
 def served(plan: WorkerPlan, seed: int) -> Result:
-    """Forty requests, of which most share a beginning with an earlier one, in a pool of some of them."""
-    rng = np.random.default_rng(seed)
-    inputs, outputs = rng.integers(40, 3000, 40), rng.integers(1, 60, 40)
-    shares = [-1] + [int(rng.integers(0, k)) for k in range(1, 40)]
-    shared = [0] + [int(rng.integers(0, min(inputs[k], inputs[shares[k]]) + 1)) for k in range(1, 40)]
-    trace = make_trace(
-        arrival_s=np.sort(rng.uniform(0.0, 4.0, 40)), input_tokens=inputs, output_tokens=outputs,
-        shares_with=shares, shared_tokens=shared,
-    )  # fmt: skip
-    return simulate(replace(plan, kv_capacity_tokens=8192), compile_trace(trace, "some", "some"))
+    """Prompts of several steps."""
+    return shared_context.served(plan, seed, longest=3000, capacity_tokens=8192)
 
 
 @settings(deadline=None)

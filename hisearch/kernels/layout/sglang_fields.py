@@ -81,7 +81,7 @@ CONFIG: list[tuple[str, str]] = [
     ("state_grid_tokens", "i8"),  # prompts leave states for the tree behind multiples of so many tokens
     ("state_interval_tokens", "i8"),  # decodes at multiples of so many
     ("counts_service", "i8"),  # 1: the order of the queue goes by what tenants have received (see ``fair_share``)
-    ("compile_s", "f8"),  # for which a step waits whose number of prompt tokens is new; 0: none
+    ("kernel_compile_s", "f8"),  # for which a step waits whose number of prompt tokens is new; 0: none
     ("keys_pairs", "i8"),  # drafted tokens of a head: keys of the tree are pairs of tokens, one less than tokens
     *fields_of("sglang"),  # whether each dated rule holds
 ]

@@ -8,17 +8,13 @@ Meanwhile the scheduler does nothing else. A server of several ranks goes by wha
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
+from hisearch.kernels.core import python_set
 from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.engine import grammar
 from hisearch.kernels.layout import grammars as gr
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import running
 from hisearch.kernels.traffic import heaps
-
-#: CPython's sets: slots looked at in a row, bits by which the hash is shifted then, and the smallest table.
-_PROBES, _SHIFT, _SMALLEST = 9, 5, 8
-#: Beyond this a table grows to twice its entries, before that to four times.
-_LARGE = 50_000
 
 _append = fifo()
 
@@ -45,40 +41,6 @@ def some_wait(sim, w):
 
 
 @kernel
-def _put(table, size, index):
-    """Put ``index`` into a table of ``size`` slots, as CPython puts an integer into a set."""
-    mask = size - 1
-    first = index & mask
-    perturb = index
-    while True:
-        last = first + _PROBES if first + _PROBES <= mask else first
-        for slot in range(first, last + 1):
-            if table[slot] < 0:
-                table[slot] = index
-                return
-        perturb >>= _SHIFT
-        first = (first * 5 + 1 + perturb) & mask
-
-
-@kernel
-def add_to_set(tables, row, size, used, index):
-    """Add ``index`` to the set of ``used`` integers in ``tables[row]``, of ``size`` slots; returns (row, size)."""
-    _put(tables[row], size, index)
-    used += 1
-    if used * 5 < (size - 1) * 3:
-        return row, size
-    least = 2 * used if used > _LARGE else 4 * used
-    grown = _SMALLEST
-    while grown <= least:
-        grown *= 2
-    tables[1 - row, :grown] = -1
-    for slot in range(size):
-        if tables[row, slot] >= 0:
-            _put(tables[1 - row], grown, tables[row, slot])
-    return 1 - row, grown
-
-
-@kernel
 def poll(sim, w, now):
     """Look for grammars from ``now`` on, and take those requests out whose grammars are there.
 
@@ -89,7 +51,7 @@ def poll(sim, w, now):
     state = grammars.states[w]
     tables = grammars.table
     row = 0
-    size = _SMALLEST
+    size = python_set.SMALLEST
     tables[row, :size] = -1
     used = 0
     looks = 0
@@ -101,7 +63,7 @@ def poll(sim, w, now):
         index = 0
         while r >= 0:
             if before_s < grammars.ready_s[r] <= at_s:
-                row, size = add_to_set(tables, row, size, used, index)
+                row, size = python_set.add(tables, row, size, used, index)
                 used += 1
             r = sim.requests[r].next
             index += 1

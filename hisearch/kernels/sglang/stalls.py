@@ -35,7 +35,7 @@ def compile_seconds(sim, w, entries, size, decoding):
 
     It does so for each number once (rule ``keeps_kernels``). The micro-batches of a pipeline share its processes.
     """
-    if sim.config.compile_s == 0.0 or size == 0:
+    if sim.config.kernel_compile_s == 0.0 or size == 0:
         return 0.0
     tokens = decoding
     for k in range(size):
@@ -46,4 +46,4 @@ def compile_seconds(sim, w, entries, size, decoding):
         if known[row, tokens]:
             return 0.0
         known[row, tokens] = 1
-    return sim.config.compile_s
+    return sim.config.kernel_compile_s

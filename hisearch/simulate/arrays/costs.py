@@ -95,4 +95,4 @@ def compiled_lengths(plan: WorkerPlan, workers: int) -> np.ndarray:
     """Whether a worker has compiled a kernel for a number of tokens; longer steps always compile one."""
     engine = plan.engine
     longest = max(engine.chunk_tokens, engine.max_prefill_tokens) + engine.max_running_requests
-    return np.zeros((workers, longest + 1 if plan.compile_s else 1), np.int8)
+    return np.zeros((workers, longest + 1 if plan.kernel_compile_s else 1), np.int8)

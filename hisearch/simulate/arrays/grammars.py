@@ -25,7 +25,7 @@ def handle(
     if plan is None or grammars is None:
         plan, requests, workers = GrammarPlan(0), 0, 0
         grammars = RequestGrammars((), np.empty(0), np.empty(0, np.int32))
-    # A set of so many places never has a larger table (see ``kernels.sglang.grammar``).
+    # A set of so many places never has a larger table (see ``kernels.core.python_set``).
     asked = int((grammars.grammar >= 0).sum()) if polls else 0
     slots = max(8, 1 << (4 * asked).bit_length())
     return gr.Grammars(

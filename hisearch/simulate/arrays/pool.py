@@ -128,7 +128,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         mixed_chunk=engine.mixed_chunk and engine.chunked_prefill,
         receive_interval=engine.receive_interval,
         counts_service=role != fl.DECODE and QUEUE_ORDERS[engine.schedule].counts_service,
-        compile_s=plan.compile_s * plan.split.pipeline,  # Stages compile in turn.
+        kernel_compile_s=plan.kernel_compile_s * plan.split.pipeline,  # Stages compile in turn.
         serves_adapters=plan.lora is not None,
         compiles_grammars=0,
         goes_by=0,

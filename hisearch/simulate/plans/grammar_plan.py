@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hisearch.kernels.layout import grammars as gr
 from hisearch.latency.device_memory.plan import MemoryPlan
 from hisearch.latency.sharding import InvalidParallelism
 from hisearch.specs.base import ENGINE_TITLES
@@ -11,10 +12,11 @@ from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.specs.deployments.pool import PoolSpec
 from hisearch.specs.machines.hardware import HostSpec
 
-#: Wait of a look at a grammar that is being compiled, before vLLM's rule ``one_waiting_queue``: the engine's own.
-LOOK_S = 1e-4
-#: Batches beyond which vLLM has threads to fill masks, and most of them (``StructuredOutputManager``).
-PARALLEL_FROM, MOST_FILL_THREADS = 128, 8
+#: Seconds of a look at a grammar that is being compiled, before vLLM's rule ``one_waiting_queue``: its
+#: ``Future.result(timeout=0.0001)`` (``v1/structured_output/request.py``).
+RESULT_TIMEOUT_S = 1e-4
+#: Most threads with which vLLM fills masks of large batches (``StructuredOutputManager``).
+MOST_FILL_THREADS = 8
 #: Most threads of Python's pools by default, and how many more than cores.
 MOST_THREADS, MORE_THREADS = 32, 4
 
@@ -61,11 +63,11 @@ def plan_grammars(pool: PoolSpec, memory: MemoryPlan, host: HostSpec | None) -> 
     laws = structured.compile_s, structured.fill_s, structured.accept_s
     if engine.name == "sglang":
         return GrammarPlan(min(cores + MORE_THREADS, MOST_THREADS), *laws)
-    fills_in_parallel = engine.max_running_requests > PARALLEL_FROM
+    fills_in_parallel = engine.max_running_requests > gr.PARALLEL_FROM
     looks_wait = not rules_in_force("vllm", engine.version)["one_waiting_queue"]
     return GrammarPlan(
         (cores + 1) // 2,
         *laws,
         fill_threads=max(1, min(cores // 2, MOST_FILL_THREADS)) if fills_in_parallel else 0,
-        look_s=LOOK_S if looks_wait else 0.0,
+        look_s=RESULT_TIMEOUT_S if looks_wait else 0.0,
     )

@@ -18,7 +18,7 @@ from hisearch.latency.devices.fitted import profile_at_hand
 from hisearch.latency.devices.memory import devices_memory
 from hisearch.latency.drafter import with_drafter
 from hisearch.latency.estimator import compile_costs
-from hisearch.latency.host import compile_s
+from hisearch.latency.host import kernel_compile_s
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.plans import lora as lora_plans
 from hisearch.simulate.plans.agent_memory import plan_agents, with_adapters, with_disk
@@ -67,7 +67,7 @@ class WorkerPlan:
     split: parallelism of the worker's copy of the model. power: draw besides that of its steps.
     agents: memory that they need besides KV, and its policy; None: no agents. lora, grammars: how they are served.
     groups: of KV blocks, under vLLM; None: a single group without a window.
-    windows, states: SGLang's second pool. speculation: drafted tokens. compile_s: see ``latency.host``.
+    windows, states: SGLang's second pool. speculation: drafted tokens. kernel_compile_s: see ``latency.host``.
     slot_bytes_per_s: of each accelerator's slot, one direction, as its host link attains it.
     """
 
@@ -90,7 +90,7 @@ class WorkerPlan:
     windows: WindowsPlan | None = None
     states: StatesPlan | None = None
     speculation: SpeculationPlan | None = None
-    compile_s: float = 0.0
+    kernel_compile_s: float = 0.0
     slot_bytes_per_s: float = math.inf
 
     @property
@@ -228,7 +228,7 @@ def plan_worker(
         windows=_windows(pool, model, memory),
         states=_states(pool, model, memory),
         speculation=speculation,
-        compile_s=compile_s(model, engine),
+        kernel_compile_s=kernel_compile_s(model, engine),
         slot_bytes_per_s=accelerator.host_link.bandwidth_bytes_per_s,
     )
 

@@ -18,7 +18,7 @@ from hisearch.latency.costs import CompiledCosts, FrontEnd, StepCosts
 from hisearch.latency.device_memory.plan import DoesNotFit, plan_memory
 from hisearch.latency.drafter import with_drafter, with_graphs_of_drafts
 from hisearch.latency.estimator import ProfileEstimator, build_estimator
-from hisearch.latency.host import Launches, compile_s, front_end_of, launches_of, with_host_times
+from hisearch.latency.host import Launches, front_end_of, kernel_compile_s, launches_of, with_host_times
 from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.served_errors import plain_name
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
@@ -297,8 +297,8 @@ class Pricer:
         # Energy is not needed; its tables would double the cache.
         costs = replace(costs, joules=costs.seconds)
         capacity_tokens = min(memory.kv_capacity_tokens, conditions.pool_tokens or memory.kv_capacity_tokens)
-        wait_s = compile_s(priced.model, priced.engine)
-        return WorkerPlan(priced.engine, costs, memory, capacity_tokens, ignore_eos=True, compile_s=wait_s)
+        wait_s = kernel_compile_s(priced.model, priced.engine)
+        return WorkerPlan(priced.engine, costs, memory, capacity_tokens, ignore_eos=True, kernel_compile_s=wait_s)
 
     def _model(self, row: SiliconRow) -> ModelSpec:
         name = self._models.get(plain_name(row.model))
