@@ -2,6 +2,6 @@
 
 ``operators``, ``parameters`` and ``sharding`` describe a model on its ranks; ``laws``, ``measured``, ``workers`` and
 ``devices`` price operators; ``tabulate`` and ``estimators`` put them together to ``costs``; ``host`` adds host work;
-``device_memory`` plans memory.
+``device_memory`` plans memory, ``drafting`` adds drafted tokens.
 Imports ``hardware``, ``traces``, ``specs`` and ``base``; ``kernels`` and ``simulate`` import from here.
 """

@@ -8,7 +8,8 @@ Notation
 
     device: host_s = step_s + L * k * kernel_s, host_per_sequence_s = per_sequence_s
     host:   floor  = schedule_s + schedule_sequence_s * sequences + launches
-            launches = 0, L * q * launch_s or L * o * launch_s      full graph, piecewise graphs, no graph
+            launches = 0, L * q * launch_s or L * o * launch_s      full graph, piecewise graphs, no graph;
+                       products of FlashInfer without a graph take more (``FLASHINFER_PRODUCT_S``)
 
 A step of an engine that forms the next batch meanwhile takes the longer of both (``StepCosts.floor``). An engine
 without overlap schedules first, and then takes the longer of launches and device.
@@ -92,6 +93,11 @@ COMPILED_SEQUENCE_S = 1.1e-6
 #: became 78.8 ms without (SGLang, pull request 31558). 50 to 120 ms is plausible: 90 ms beside an L20 (23436), bursts
 #: of up to 110 ms (30403).
 KERNEL_COMPILE_S = 0.053
+#: Host seconds of a product that FlashInfer dispatches under vLLM, by format: Python chooses a kernel at each call. By
+#: its CUTLASS kernels, which vLLM takes in NVFP4, 49 us, by cuDNN's 97 us; "auto", which it asks for in fp8, took 200
+#: us later, with more checks (FlashInfer, pull requests 4674 and 3873, on Blackwell). 40 to 250 us is plausible: the
+#: choice alone takes 22 to 28 us in 0.3.1 (measured).
+FLASHINFER_PRODUCT_S = {"nvfp4": 49e-6, "fp8": 97e-6}
 #: Kinds of linear attention whose kernels have that norm (SGLang, ``layers.attention.fla``).
 NORMED = frozenset({"gated_delta", "kda"})
 #: More tokens than any step has.
@@ -103,6 +109,7 @@ class Launches(NamedTuple):
 
     kernels: of a step, inside or outside a graph.
     stages: of a pipeline; each schedules a pass and dispatches its own layers.
+    products: among ``eager``, those that FlashInfer dispatches, ``product_s`` seconds each.
     """
 
     kernels: int
@@ -110,10 +117,21 @@ class Launches(NamedTuple):
     eager: int
     graph_tokens: int
     stages: int = 1
+    products: int = 0
+    product_s: float = 0.0
+
+    def eager_s(self, launch_s: float) -> float:
+        """Host seconds of a step outside graphs, where an operator takes ``launch_s``."""
+        return launch_s * self.eager + max(self.product_s - launch_s, 0.0) * self.products
 
 
 def launches_of(
-    model: ModelSpec, split: Parallelism, weight_dtype: DType | None, engine: EngineSpec, graph_batches: list[int]
+    model: ModelSpec,
+    split: Parallelism,
+    weight_dtype: DType | None,
+    engine: EngineSpec,
+    graph_batches: list[int],
+    capability: float | None = None,
 ) -> Launches:
     """Kernels of a step of ``model``, split so, under ``engine`` with CUDA graphs for ``graph_batches`` tokens.
 
@@ -125,6 +143,7 @@ def launches_of(
         weight_dtype: format of the weights; None: the model's own.
         engine: whose graphs, by its settings.
         graph_batches: rising; empty: graphs hold decode steps of any size.
+        capability: the accelerator's ``compute_capability``.
     """
     experts, linear = moe_layers(model), linear_layers(model)
     dense, softmax = model.ffn_count - experts, model.layers - linear
@@ -151,7 +170,21 @@ def launches_of(
         graph_tokens = 0
     elif mode in IN_PIECES and engine.name == "trtllm":
         operators = pieces
-    return Launches(kernels, pieces, operators, graph_tokens, split.pipeline)
+    product_s = _flashinfer_product_s(model, weight_dtype or model.weight_dtype, engine, capability)
+    products = sum(layers * counts[2] for layers, counts in parts) if product_s else 0
+    return Launches(kernels, pieces, operators, graph_tokens, split.pipeline, products, product_s)
+
+
+def _flashinfer_product_s(model: ModelSpec, weight_dtype: DType, engine: EngineSpec, capability: float | None) -> float:
+    """Host seconds of a product of FlashInfer's; 0: others compute them.
+
+    vLLM takes it on Blackwell's data-centre GPUs, in NVFP4 and in fp8 with one scale a matrix, not with a scale for
+    each block, as models published in fp8 have (``modelopt.py``, ``flashinfer.py`` of 0.11.0).
+    """
+    if engine.name != "vllm" or capability is None or int(capability) != 10:
+        return 0.0
+    in_blocks = weight_dtype == "fp8" and model.weight_dtype == "fp8"
+    return 0.0 if in_blocks else FLASHINFER_PRODUCT_S.get(weight_dtype, 0.0)
 
 
 def _compressed_parts(model: ModelSpec, compressed: CompressedAttentionSpec) -> list[tuple[int, tuple[int, int, int]]]:
@@ -171,7 +204,7 @@ def with_host_times(device: StepCosts, times: HostTimes, launches: Launches, *, 
 
     ``overlap``: the host prepares one step while the device runs another.
     """
-    pieces_s, eager_s = times.launch_s * launches.pieces, times.launch_s * launches.eager
+    pieces_s, eager_s = times.launch_s * launches.pieces, launches.eager_s(times.launch_s)
     # A pass goes through all stages, which work on that many passes at a time.
     step_s, sequence_s = launches.stages * times.schedule_s, launches.stages * times.schedule_sequence_s
     floor = HostFloor(step_s, sequence_s, pieces_s, eager_s, launches.graph_tokens)
@@ -183,7 +216,10 @@ def with_host_times(device: StepCosts, times: HostTimes, launches: Launches, *, 
 
 def with_overhead(device: StepCosts, overhead: EngineOverhead, priced: PricedWorker) -> StepCosts:
     """``with_host_times`` by the worker's engine settings, with the cost of sampling."""
-    launches = launches_of(priced.model, priced.split, priced.weight_dtype, priced.engine, overhead.graph_batches)
+    launches = launches_of(
+        priced.model, priced.split, priced.weight_dtype, priced.engine, overhead.graph_batches,
+        priced.accelerator.compute_capability,
+    )  # fmt: skip
     each_s = sort_s(priced.model, priced.accelerator, priced.engine)
     if each_s:
         device = device._replace(sequence_s=device.sequence_s + each_s * np.arange(len(device.sequence_s)))

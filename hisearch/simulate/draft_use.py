@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from hisearch.latency.costs import StepCosts
-from hisearch.latency.speculation import with_speculation
+from hisearch.latency.drafting.mean_steps import with_speculation
 from hisearch.latency.step_cost import decode_step_seconds
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.traces.compiled import CompiledTrace

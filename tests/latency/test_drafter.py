@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hisearch.latency.costs import CompiledCosts
-from hisearch.latency.drafter import head_model, with_drafter
+from hisearch.latency.drafting.drafter import head_model, with_drafter
 from hisearch.latency.estimator import build_estimator
 from hisearch.latency.parameters import matrices
 from hisearch.latency.priced import PricedWorker

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from latency_catalogue import DEEPSEEK_V3, GPT_OSS_120B, LLAMA_8B, QWEN3_30B_A3B, QWEN3_235B_FP8
 
 from hisearch.latency.costs import CompiledCosts, FrontEnd, HostFloor, StepCosts
+from hisearch.latency.drafting.mean_steps import with_speculation
 from hisearch.latency.estimator import build_estimator
 from hisearch.latency.host import (
     ANY_TOKENS,
     COMPILED_SEQUENCE_S,
     ENQUEUE_S,
+    FLASHINFER_PRODUCT_S,
     KERNEL_COMPILE_S,
     Launches,
     front_end_of,
@@ -26,7 +28,6 @@ from hisearch.latency.host import (
 )
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
-from hisearch.latency.speculation import with_speculation
 from hisearch.latency.step_cost import law_costs, step_seconds
 from hisearch.simulate.plans.speculation_plan import SpeculationPlan
 from hisearch.specs.deployments.deployment import EngineSpec
@@ -305,3 +306,30 @@ def test_a_compiled_engine_schedules_and_enqueues_faster_than_python() -> None:
     assert compiled_engine.step_s == dispatched.step_s
     assert compiled_engine.per_sequence_s == pytest.approx(COMPILED_SEQUENCE_S)
     assert dispatched.per_sequence_s > 4 * compiled_engine.per_sequence_s
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "weight_dtype", "capability", "product_s"),
+    [
+        (LLAMA_8B, "vllm", "nvfp4", 10.0, FLASHINFER_PRODUCT_S["nvfp4"]),
+        (LLAMA_8B, "vllm", "fp8", 10.3, FLASHINFER_PRODUCT_S["fp8"]),
+        (LLAMA_8B.model_copy(update={"weight_dtype": "fp8"}), "vllm", None, 10.0, 0.0),
+        (LLAMA_8B, "vllm", "bf16", 10.0, 0.0),
+        (LLAMA_8B, "vllm", "fp8", 9.0, 0.0),
+        (LLAMA_8B, "vllm", "fp8", None, 0.0),
+        (LLAMA_8B, "sglang", "fp8", 10.0, 0.0),
+    ],
+)
+def test_products_that_python_chooses_take_longer_outside_graphs(
+    model: ModelSpec, engine: Any, weight_dtype: Any, capability: float | None, product_s: float
+) -> None:
+    """Four a layer, of which each takes ``product_s`` in place of a launch; graphs hold them."""
+    counted = launches_of(model, SINGLE, weight_dtype, EngineSpec(name=engine), [1, 8, 512], capability)
+    products = 4 * model.layers if product_s else 0
+    assert (counted.products, counted.product_s) == (products, product_s)
+    assert counted.eager_s(22e-6) == pytest.approx(22e-6 * counted.eager + max(product_s - 22e-6, 0) * products)
+    assert counted.eager_s(1e-3) == pytest.approx(1e-3 * counted.eager)
+    costs = with_host_times(LAW, HostTimes(step_s=0.0, launch_s=22e-6), counted, overlap=True)
+    assert costs.floor is not None
+    assert costs.floor.eager_s == pytest.approx(counted.eager_s(22e-6))
+    assert costs.floor.pieces_s == pytest.approx(22e-6 * counted.pieces)

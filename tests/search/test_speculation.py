@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hisearch.latency.costs import CompiledCosts, HostFloor
-from hisearch.latency.drafter import with_drafter
+from hisearch.latency.drafting.drafter import with_drafter
 from hisearch.latency.step_cost import decode_step_seconds
 from hisearch.report.words.templating import text
 from hisearch.search.evaluate.simulation import Simulation

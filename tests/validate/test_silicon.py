@@ -237,6 +237,47 @@ class TestConditions:
             most,
         )
 
+    @pytest.mark.parametrize(
+        ("cells", "tokens"),
+        [
+            ({}, 1024),
+            ({"backend_version": "0.5.10.post1"}, 5151),
+            ({"backend_version": "0.5.11"}, 1024),
+            ({"backend_version": "0.5.10.post1", "model": "Qwen/Qwen3.5-397B-A17B"}, 1024),
+            ({"backend_version": "nightly-dev"}, 1024),
+        ],
+    )
+    def test_a_broken_client_counts_a_fifth_of_the_tokens_that_the_server_reads(
+        self, tmp_path: Path, cells: dict[str, str], tokens: int
+    ) -> None:
+        """Pull request 937 of InferenceX: 35,921 tokens of 7,140; only DeepSeek's tokeniser under Transformers 5."""
+        row = only_row(tmp_path, **{**self.SGLANG, **cells})
+        conditions = conditions_of(row)
+        assert conditions.prompt_tokens(row) == tokens
+        trace = closed_loop(Loop.of(row, conditions, 8))
+        assert 0.95 * tokens < trace.arrays.input_tokens.max() <= tokens
+
+    @pytest.mark.parametrize(
+        ("cells", "expected"),
+        [
+            ({"precision": "bf16"}, (32768, 8, 0.82, 10, True, "bf16", "fp32", 0)),
+            ({"tp": "4", "moe_tp": "4"}, (32768, 8, 0.9, 34, True, "fp8", "bf16", 3)),
+            ({"concurrency": "256"}, (32768, 256, 0.82, 30, False, "fp8", "fp32", 0)),
+            ({"backend_version": "0.5.10.post1"}, (16384, 8, 0.8, 10, False, "fp8", "bf16", 0)),
+            ({"precision": "fp4"}, (32768, 8, 0.85, 30, False, "fp8", "fp32", 0)),
+            ({"precision": "fp4", "system": "b300_sxm"}, (32768, 8, 0.8, 10, True, "fp8", "bf16", 0)),
+        ],
+    )
+    def test_scripts_of_qwen_differ_by_format_release_and_gpu(
+        self, tmp_path: Path, cells: dict[str, str], expected: tuple[object, ...]
+    ) -> None:
+        conditions = conditions_of(only_row(tmp_path, **{**self.SGLANG, "model": "Qwen/Qwen3.5-397B-A17B", **cells}))
+        engine = conditions.engine
+        assert (
+            engine.chunk_tokens, engine.max_running_requests, engine.memory_fraction, engine.receive_interval,
+            engine.fused_all_reduce, conditions.kv_dtype, conditions.state_dtype, conditions.draft_tokens,
+        ) == expected  # fmt: skip
+
     MINIMAX: ClassVar = {
         "model": "MiniMaxAI/MiniMax-M2.5", "system": "b200_sxm", "precision": "fp8", "gemm_dtype": "fp8",
         "input_tokens": "1024", "output_tokens": "1024", "attention_dp": "1", "tp": "4", "moe_tp": "4",
@@ -457,7 +498,7 @@ class TestPricing:
     def test_the_front_end_reads_for_all_attention_groups(self, tmp_path: Path, groups: str, gap_s: float) -> None:
         """One group is simulated: between two of its first requests those of the others are read."""
         row = only_row(tmp_path, attention_dp=groups, moe_tp="1", moe_ep=groups)
-        assert _burst_gap_s(row, FrontEnd(6e-3, 1e-3, 3e-6, 50e-6)) == pytest.approx(gap_s)
+        assert _burst_gap_s(row, conditions_of(row), FrontEnd(6e-3, 1e-3, 3e-6, 50e-6)) == pytest.approx(gap_s)
 
     def test_host_work_is_hidden_where_an_engine_overlaps(self, tmp_path: Path) -> None:
         """SGLang that drafts tokens for Qwen3.5 forms its batches while the device waits."""

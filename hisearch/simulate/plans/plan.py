@@ -16,7 +16,7 @@ from hisearch.latency.device_memory.plan import Elsewhere, MemoryPlan, plan_memo
 from hisearch.latency.devices.build import WorkerDevices
 from hisearch.latency.devices.fitted import profile_at_hand
 from hisearch.latency.devices.memory import devices_memory
-from hisearch.latency.drafter import with_drafter
+from hisearch.latency.drafting.drafter import with_drafter
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.host import kernel_compile_s
 from hisearch.latency.sharding import InvalidParallelism, Parallelism

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from hisearch.latency.served_errors import plain_name
 from hisearch.specs.base import DType
@@ -16,6 +17,8 @@ from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
 #: (input, output) lengths of InferenceMAX.
 INFERENCEMAX_LENGTHS = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
 INFERENCEMAX, FIXED = "inferencemax", "fixed"
+#: The GPU whose scripts of InferenceMAX differ from those of the others.
+H200 = "h200_sxm"
 #: TensorRT-LLM in containers that rows name by their Dynamo version: its release candidate 1.2.0rc6, in post-releases 1
 #: to 3 (docs.nvidia.com/dynamo/getting-started/support-matrix, v0.8.1.post1 to post3). All use times of post2: no run
 #: of post1 was fitted, and those of post3 made several tokens a step (``docs/accuracy-details.md``).
@@ -36,11 +39,13 @@ class Conditions:
     """Conditions of a run.
 
     input_share, output_share: lengths are drawn uniformly from this share of the nominal one up to it.
+    retokenised: tokens that the server reads in a prompt for each one that the client counted.
     requests_per_slot: requests that each of the ``concurrency`` slots sends, one after another.
     gather_steps: decode steps for which a prompt waits for more (TensorRT-LLM ``batch_wait_timeout_iters``).
     draft_tokens: tokens drafted in a step for every sequence (multi-token prediction); 0: none.
     tokens_per_step: mean tokens that a sequence makes in a step.
     kv_dtype: format of the KV cache.
+    state_dtype: of linear attention's states (SGLang ``--mamba-ssm-dtype``); None: the model's.
     pool_tokens: most KV of a scheduler, whatever memory is left (SGLang ``--max-total-tokens``); None: no limit.
     """
 
@@ -54,6 +59,12 @@ class Conditions:
     draft_tokens: int = 0
     tokens_per_step: float = 1.0
     pool_tokens: int | None = None
+    retokenised: float = 1.0
+    state_dtype: Literal["fp32", "bf16"] | None = None
+
+    def prompt_tokens(self, row: SiliconRow) -> int:
+        """Tokens of the longest prompt of ``row`` as the server reads it."""
+        return round(self.retokenised * row.input_tokens)
 
 
 @functools.cache
@@ -146,3 +157,29 @@ def engine_of(
 def in_flight(row: SiliconRow) -> int:
     """Most requests of one attention group."""
     return -(-row.concurrency // row.parallelism.attention_data)
+
+
+def short(row: SiliconRow) -> bool:
+    """Whether prompts and outputs have 1,024 tokens."""
+    return (row.input_tokens, row.output_tokens) == (1024, 1024)
+
+
+def burst(
+    engine: EngineSpec,
+    kv_dtype: DType,
+    *,
+    gather_steps: int = 0,
+    draft_tokens: int = 0,
+    tokens_per_step: float = 1.0,
+) -> Conditions:
+    """Conditions of InferenceMAX's client: lengths of 0.8 to 1 times the nominal one."""
+    return Conditions(
+        INFERENCEMAX,
+        engine,
+        kv_dtype,
+        input_share=0.8,
+        output_share=0.8,
+        gather_steps=gather_steps,
+        draft_tokens=draft_tokens,
+        tokens_per_step=tokens_per_step,
+    )

@@ -33,7 +33,7 @@ class Loop(NamedTuple):
     def of(cls, row: SiliconRow, conditions: Conditions, slots: int, burst_gap_s: float = 0.0) -> Loop:
         """The loop of a row's client; ``slots``: of those that are simulated."""
         return cls(
-            slots, row.input_tokens, row.output_tokens, conditions.input_share, conditions.output_share,
+            slots, conditions.prompt_tokens(row), row.output_tokens, conditions.input_share, conditions.output_share,
             conditions.requests_per_slot, burst_gap_s,
         )  # fmt: skip
 

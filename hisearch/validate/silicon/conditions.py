@@ -20,7 +20,8 @@ from hisearch.validate.silicon.campaigns import (
     engine_version,
     in_flight,
 )
-from hisearch.validate.silicon.inferencemax import inferencemax, sglang_drafts
+from hisearch.validate.silicon.inferencemax import inferencemax
+from hisearch.validate.silicon.inferencemax_sglang import sglang_drafts
 from hisearch.validate.silicon.rows import SiliconRow
 
 #: Tokens that AIConfigurator's generator adds to a prompt's and the batch's for the budget of a step.

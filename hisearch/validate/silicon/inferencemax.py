@@ -1,4 +1,4 @@
-"""Conditions of InferenceMAX's runs, from the scripts of the campaign.
+"""Conditions of InferenceMAX's runs, from the scripts of the campaign; SGLang's in ``inferencemax_sglang``.
 
 InferenceMAX (SemiAnalysis) publishes its scripts: ``benchmark_serving.py`` sends ten requests for every one in flight,
 draws each length uniformly from 0.8 to 1 times the nominal one, and warms up before it starts the clock, so that the
@@ -11,25 +11,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hisearch.specs.base import DType
-from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.validate.silicon.campaigns import (
-    INFERENCEMAX,
+    H200,
     Conditions,
-    campaign_of,
+    burst,
     engine_of,
     in_flight,
+    short,
     tokens_per_step,
     vllm_before,
 )
+from hisearch.validate.silicon.inferencemax_sglang import inferencemax_sglang
 from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
 
 #: Minor version of vLLM 0 from which all-reduce and norm are fused by default.
 FUSES_SINCE = 16
 #: TensorRT-LLM version only of InferenceMAX's scripts with multi-token prediction for DeepSeek-R1.
 DRAFTING = "1.2.0rc6.post3"
-#: The GPU whose scripts differ from those of the others.
-H200 = "h200_sxm"
 #: Tokens that the campaign adds to prompt and output for a model's longest sequence.
 LONGEST_SPARE = 200
 #: Steps for which TensorRT-LLM's attention groups wait for each other's prompts by default
@@ -39,7 +37,7 @@ BALANCE_STEPS = 50
 
 def inferencemax(row: SiliconRow) -> Conditions:
     """Conditions of ``row`` by the script of its engine, model and GPU."""
-    build = {"vllm": _inferencemax_vllm, "sglang": _inferencemax_sglang, "trtllm": _inferencemax_trtllm}[row.backend]
+    build = {"vllm": _inferencemax_vllm, "sglang": inferencemax_sglang, "trtllm": _inferencemax_trtllm}[row.backend]
     return build(row)
 
 
@@ -58,7 +56,7 @@ def _inferencemax_vllm(row: SiliconRow) -> Conditions:
         engine = engine.model_copy(update={"cudagraph_mode": "full_decode_only"})
     elif blackwell and "gpt-oss" in model:
         engine = engine.model_copy(update={"max_cudagraph_capture_size": 2048})
-    return _burst(engine, "fp8" if narrow else "bf16")
+    return burst(engine, "fp8" if narrow else "bf16")
 
 
 def _vllm_fuses(row: SiliconRow) -> bool:
@@ -81,12 +79,12 @@ def _inferencemax_minimax(row: SiliconRow) -> Conditions:
     states fp8. ``minimaxm2.5_fp8_h100.sh`` sets at most 256 requests and leaves the rest to the engine.
     """
     if not row.system.startswith("b"):
-        return _burst(engine_of(row, chunk_tokens=8192, most_running=256, fused_all_reduce=True), "bf16")
+        return burst(engine_of(row, chunk_tokens=8192, most_running=256, fused_all_reduce=True), "bf16")
     if _first_minimax(row):
         engine = engine_of(row, chunk_tokens=8192, most_running=1024, memory_fraction=0.95, fused_all_reduce=True)
-        return _burst(engine, "bf16")
+        return burst(engine, "bf16")
     chunk_tokens = 8192 if row.version.startswith("nightly") else 2 * row.input_tokens
-    return _burst(engine_of(row, chunk_tokens=chunk_tokens, most_running=1024, fused_all_reduce=True), "fp8")
+    return burst(engine_of(row, chunk_tokens=chunk_tokens, most_running=1024, fused_all_reduce=True), "fp8")
 
 
 def as_it_ran(row: SiliconRow) -> SiliconRow:
@@ -107,100 +105,21 @@ def _first_minimax(row: SiliconRow) -> bool:
     return fp8 and vllm_before(row, 19)
 
 
-def _inferencemax_sglang(row: SiliconRow) -> Conditions:
-    """DeepSeek and Qwen3.5: receive interval of 10 decode steps, of 30 from 16 requests in flight on.
-
-    Qwen3.5 in fp4 always uses 30, and prompt chunks of 32,768 tokens (``qwen3.5_fp4_b200.sh``). Qwen3.5 in fp8 drafts
-    three tokens on four ranks with tensor-parallel experts (``qwen3.5_fp8_b200_mtp.sh``). DeepSeek drafts two with more
-    than 64 in flight (``_drafts_beyond``). A drafting step counts as as many steps as it makes tokens. All pass
-    ``--enable-flashinfer-allreduce-fusion`` except Qwen3.5 in fp4, and in fp8 without drafted tokens. GLM-5 bounds the
-    batch by the requests in flight, and in fp8 leaves the interval to the engine (``glm5_fp8_b200.sh``,
-    ``glm5_fp4_b200.sh``).
-    """
-    if row.system == H200:
-        return _inferencemax_sglang_h200(row)
-    if "glm-5" in row.model.lower():
-        fp4 = row.precision == "fp4"
-        interval = 10 if fp4 and row.parallelism.attention_data == 1 else 1
-        engine = engine_of(
-            row, chunk_tokens=32768, most_running=row.concurrency, memory_fraction=0.9 if fp4 else 0.85,
-            max_prefill_tokens=32768, receive_interval=interval, fused_all_reduce=True,
-        )  # fmt: skip
-        return _burst(engine, "fp8")
-    fp4, four, qwen = row.precision == "fp4", row.parallelism.ranks == 4, "qwen3.5" in row.model.lower()
-    interval = 30 if row.concurrency >= 16 or (qwen and fp4) else 10
-    drafts = sglang_drafts(row)
-    if qwen and fp4:
-        limits = {
-            "chunk_tokens": 32768, "max_prefill_tokens": 32768, "most_running": row.concurrency,
-            "memory_fraction": 0.85,
-        }  # fmt: skip
-    elif fp4:
-        limits = {"chunk_tokens": 16384, "most_running": 256, "memory_fraction": 0.85}
-    elif four and "deepseek" in row.model.lower():
-        limits = {"chunk_tokens": 8192, "most_running": 32, "memory_fraction": 0.95, "max_prefill_tokens": 8192}
-        interval = 10
-    elif _drafts_beyond(row):
-        limits = {"chunk_tokens": 16384, "most_running": 512, "memory_fraction": 0.82}
-    else:
-        limits = {"chunk_tokens": 32768, "most_running": 256, "memory_fraction": 0.82, "max_prefill_tokens": 32768}
-    makes = tokens_per_step(row.model, drafts) if drafts else 1.0
-    interval = round(interval * makes)
-    if row.parallelism.attention_data > 1:
-        interval = 1  # SGLang 0.5.9 refuses an interval with attention groups.
-    unfused = qwen and not drafts and row.precision != "bf16"
-    engine = engine_of(row, **limits, receive_interval=interval, fused_all_reduce=not unfused, overlap=not drafts)  # type: ignore[arg-type]
-    return _burst(engine, "fp8", draft_tokens=drafts, tokens_per_step=makes)
-
-
-def _inferencemax_sglang_h200(row: SiliconRow) -> Conditions:
-    """The engine's default interval; DeepSeek with KV in 16 bits (``dsr1_fp8_h200.sh``, ``qwen3.5_fp8_h200.sh``)."""
-    if "qwen3.5" in row.model.lower():
-        engine = engine_of(row, chunk_tokens=16384, most_running=128, memory_fraction=0.8, fused_all_reduce=True)
-        return _burst(engine, "fp8")
-    most = 512 if _short(row) else 256
-    engine = engine_of(row, chunk_tokens=32768, most_running=most, memory_fraction=0.82, max_prefill_tokens=32768)
-    return _burst(engine, "bf16")
-
-
-def sglang_drafts(row: SiliconRow) -> int:
-    """Tokens that a run of InferenceMAX under SGLang drafts in a step."""
-    if campaign_of(row) != INFERENCEMAX:
-        return 0
-    return 3 if _drafts_on_four(row) else 2 if _drafts_beyond(row) else 0
-
-
-def _drafts_beyond(row: SiliconRow) -> bool:
-    """DeepSeek in fp8 on eight ranks: up to 64 requests in flight without drafted tokens, up to 512 with them.
-
-    ``nvidia-master.yaml``, ``dsr1-fp8-b200-sglang`` and ``dsr1-fp8-b200-sglang-mtp``; ``dsr1_fp8_b200_mtp.sh``: two
-    steps of the drafting layer, three tokens checked. Up to 64 the columns do not distinguish the two.
-    """
-    deepseek = "deepseek" in row.model.lower() and row.precision == "fp8"
-    return deepseek and row.version == "0.5.9" and row.concurrency > 64
-
-
-def _drafts_on_four(row: SiliconRow) -> bool:
-    split = row.parallelism
-    qwen = "qwen3.5" in row.model.lower() and row.precision == "fp8"
-    return qwen and row.version == "0.5.9" and split.ranks == split.tensor == 4 and split.expert == 1
-
-
 def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
     """Token budgets by model; Llama at 1k/1k on fewer than 8 ranks, and DeepSeek in fp8, gather prompts.
 
     Attention groups wait until each has a prompt, up to 60 steps (``attention_dp_config.timeout_iters``);
     those of gpt-oss, whose script uses the default, up to ``BALANCE_STEPS``.
     """
-    groups, short = row.parallelism.attention_data > 1, _short(row)
+    groups = row.parallelism.attention_data > 1
     if row.system == H200:
         return _inferencemax_trtllm_h200(row)
     if "llama" in row.model.lower():
         engine = engine_of(row, chunk_tokens=16384, most_running=2048)
-        return _burst(engine, "fp8", gather_steps=20 if short and row.parallelism.ranks < 8 else 0)
+        return burst(engine, "fp8", gather_steps=20 if short(row) and row.parallelism.ranks < 8 else 0)
     if "gpt-oss" in row.model.lower():
         engine = engine_of(row, chunk_tokens=20000, most_running=512, memory_fraction=0.85)
-        return _burst(engine, "fp8", gather_steps=BALANCE_STEPS if groups else 0)
+        return burst(engine, "fp8", gather_steps=BALANCE_STEPS if groups else 0)
     return _inferencemax_deepseek_trtllm(row)
 
 
@@ -232,8 +151,8 @@ def _inferencemax_deepseek_trtllm(row: SiliconRow) -> Conditions:
     if not first:
         mode = "full_and_piecewise" if _in_pieces(row, drafts) else None
         engine = engine.model_copy(update={"cudagraph_mode": mode, "max_cudagraph_capture_size": batch})
-    gather = 60 if groups else 40 if fp8 and _short(row) and row.concurrency >= 64 and not drafts else 0
-    return _burst(
+    gather = 60 if groups else 40 if fp8 and short(row) and row.concurrency >= 64 and not drafts else 0
+    return burst(
         engine, "fp8", gather_steps=gather, draft_tokens=drafts,
         tokens_per_step=tokens_per_step(row.model, drafts) if drafts else 1.0,
     )  # fmt: skip
@@ -249,7 +168,7 @@ def _in_pieces(row: SiliconRow, drafts: int) -> bool:
         return {(1, 1): at >= 64, (1, 8): 128 <= at < 256, (8, 1): at >= 64}[lengths]
     if drafts:
         return {(1, 1): at in (32, 64) or (at == 128 and not groups), (1, 8): at == 64, (8, 1): False}[lengths]
-    return _short(row) and split.ranks == split.expert == 8
+    return short(row) and split.ranks == split.expert == 8
 
 
 def _inferencemax_trtllm_h200(row: SiliconRow) -> Conditions:
@@ -261,10 +180,10 @@ def _inferencemax_trtllm_h200(row: SiliconRow) -> Conditions:
     groups = row.parallelism.attention_data > 1
     if "llama" in row.model.lower():
         engine = engine_of(row, chunk_tokens=row.tokens + LONGEST_SPARE, most_running=2048)
-        return _burst(engine, "fp8", gather_steps=20 if _short(row) and row.parallelism.ranks < 8 else 0)
+        return burst(engine, "fp8", gather_steps=20 if short(row) and row.parallelism.ranks < 8 else 0)
     if "gpt-oss" in row.model.lower():
         engine = engine_of(row, chunk_tokens=20000, most_running=row.concurrency, memory_fraction=0.85)
-        return _burst(engine, "bf16", gather_steps=BALANCE_STEPS if groups else 0)
+        return burst(engine, "bf16", gather_steps=BALANCE_STEPS if groups else 0)
     drafts = 0 if row.version == UNKNOWN_VERSION else _drafts_on_h200(row)
     budget, running = max((row.concurrency + row.input_tokens + 127) // 64 * 64, 8192), 2048
     if drafts:
@@ -272,7 +191,7 @@ def _inferencemax_trtllm_h200(row: SiliconRow) -> Conditions:
         budget = ((drafts + 1) * running + row.input_tokens + 127) // 64 * 64
     engine = engine_of(row, chunk_tokens=budget, most_running=running, memory_fraction=0.75)
     engine = engine.model_copy(update={"max_cudagraph_capture_size": 128})
-    return _burst(
+    return burst(
         engine, "fp8", gather_steps=60 if groups else 0, draft_tokens=drafts,
         tokens_per_step=tokens_per_step(row.model, drafts) if drafts else 1.0,
     )  # fmt: skip
@@ -288,28 +207,3 @@ def _drafts_on_h200(row: SiliconRow) -> int:
     if not groups:
         return 3 if (row.input_tokens, row.output_tokens) == (1024, 8192) and at == 128 else 0
     return 1 if at >= (256 if row.output_tokens == 8192 else 128) else 0
-
-
-def _short(row: SiliconRow) -> bool:
-    """Whether prompts and outputs have 1,024 tokens."""
-    return (row.input_tokens, row.output_tokens) == (1024, 1024)
-
-
-def _burst(
-    engine: EngineSpec,
-    kv_dtype: DType,
-    *,
-    gather_steps: int = 0,
-    draft_tokens: int = 0,
-    tokens_per_step: float = 1.0,
-) -> Conditions:
-    return Conditions(
-        INFERENCEMAX,
-        engine,
-        kv_dtype,
-        input_share=0.8,
-        output_share=0.8,
-        gather_steps=gather_steps,
-        draft_tokens=draft_tokens,
-        tokens_per_step=tokens_per_step,
-    )

@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 
 from hisearch.latency.costs import CompiledCosts, FrontEnd, StepCosts
 from hisearch.latency.device_memory.plan import DoesNotFit, plan_memory
-from hisearch.latency.drafter import with_drafter, with_graphs_of_drafts
+from hisearch.latency.drafting.drafter import with_drafter, with_graphs_of_drafts
+from hisearch.latency.drafting.kept_states import kept_state_s, with_kept_states
+from hisearch.latency.drafting.mean_steps import with_speculation
 from hisearch.latency.estimator import ProfileEstimator, build_estimator
 from hisearch.latency.host import Launches, front_end_of, kernel_compile_s, launches_of, with_host_times
 from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.served_errors import plain_name
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
-from hisearch.latency.speculation import with_speculation
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
@@ -143,7 +144,7 @@ class Pricer:
         device, seconds = self._timed(row, conditions, times)
         front = front_end_of(times)
         plan = replace(device, costs=replace(device.costs, seconds=seconds, joules=seconds, front_end=front))
-        loop = Loop.of(row, conditions, in_flight(row), _burst_gap_s(row, front))
+        loop = Loop.of(row, conditions, in_flight(row), _burst_gap_s(row, conditions, front))
         return _means(lambda trace: simulate(plan, trace, pooled=True).requests, conditions, row, loop)
 
     def _disaggregated(self, row: SiliconRow, times: HostTimes) -> Price:
@@ -184,7 +185,8 @@ class Pricer:
         """Kernels that the host of the row's engine launches."""
         priced, estimator = self.worker(row, conditions), ProfileEstimator(*self._profile_of(row))
         graphs = estimator.overhead(priced).graph_batches
-        return launches_of(priced.model, row.parallelism, priced.weight_dtype, priced.engine, graphs)
+        capability = priced.accelerator.compute_capability
+        return launches_of(priced.model, row.parallelism, priced.weight_dtype, priced.engine, graphs, capability)
 
     def times_of(self, row: SiliconRow) -> HostTimes:
         """Host work of the row's engine in its version.
@@ -213,8 +215,8 @@ class Pricer:
             NotPriced: with the reason.
         """
         row = as_it_ran(row)
-        model, conditions = self._model(row), conditions or conditions_of(row)
-        engine = conditions.engine
+        conditions = conditions or conditions_of(row)
+        model, engine = self._model(row, conditions), conditions.engine
         return PricedWorker(
             model,
             self._accelerator(row),
@@ -224,7 +226,7 @@ class Pricer:
             engine,
             max_tokens=max(engine.chunk_tokens, engine.max_running_requests),
             max_sequences=engine.max_running_requests,
-            max_context_tokens=engine.max_running_requests * row.tokens,
+            max_context_tokens=engine.max_running_requests * (conditions.prompt_tokens(row) + row.output_tokens),
             hosts=self._hosts(row),
         )
 
@@ -256,13 +258,14 @@ class Pricer:
 
     def _device(self, row: SiliconRow, conditions: Conditions) -> WorkerPlan:
         """The row's worker without host work, cached because rows differ in few settings."""
-        dtype = _weight_dtype(row, self._model(row))
+        dtype = _weight_dtype(row, self._model(row, conditions))
         name = self._profile_of(row)[0]
         engine = conditions.engine.model_dump_json()
         version = kernels_version(row)
         checkpoint = (row.model, _in_blocks(row), dtype)
-        limits = (conditions.kv_dtype, engine, conditions.pool_tokens, conditions.draft_tokens)
-        key = (name, version, checkpoint, row.system, row.parallelism, *limits, row.tokens)
+        limits = (conditions.kv_dtype, conditions.state_dtype, engine, conditions.pool_tokens, conditions.draft_tokens)
+        longest = conditions.prompt_tokens(row) + row.output_tokens
+        key = (name, version, checkpoint, row.system, row.parallelism, *limits, longest)
         if key not in self._plans:
             self._plans[key] = self._compile(row, conditions)
         return self._plans[key]
@@ -290,6 +293,9 @@ class Pricer:
                     return estimator.compile(replace(priced, model=model, weight_dtype=weight_dtype))
 
                 costs = with_drafter(costs, priced.model, priced.loaded_dtype, drafting, price)
+                multiprocessors = None if profile.laws is None else profile.laws.multiprocessors
+                kept_s = kept_state_s(priced.model, priced.split, priced.accelerator, priced.engine, multiprocessors)
+                costs = replace(costs, seconds=with_kept_states(costs.seconds, kept_s))
         except InvalidParallelism as error:
             raise NotPriced(f"split: {error}") from error
         except DoesNotFit as error:
@@ -300,11 +306,14 @@ class Pricer:
         wait_s = kernel_compile_s(priced.model, priced.engine)
         return WorkerPlan(priced.engine, costs, memory, capacity_tokens, ignore_eos=True, kernel_compile_s=wait_s)
 
-    def _model(self, row: SiliconRow) -> ModelSpec:
+    def _model(self, row: SiliconRow, conditions: Conditions) -> ModelSpec:
         name = self._models.get(plain_name(row.model))
         if name is None:
             raise NotPriced(f"model {row.model} is not in the catalogue")
         spec: ModelSpec = self._spec("Model", name)
+        if spec.linear_attention is not None and conditions.state_dtype is not None:
+            states = spec.linear_attention.model_copy(update={"state_dtype": conditions.state_dtype})
+            spec = spec.model_copy(update={"linear_attention": states})
         return spec.model_copy(update={"weight_dtype": "fp8"}) if _in_blocks(row) else spec
 
     def _accelerator(self, row: SiliconRow) -> AcceleratorSpec:
@@ -331,9 +340,10 @@ def _means(
     return Price(float(table.ttft_s[counted].mean()) + held_s, tpot_s)
 
 
-def _burst_gap_s(row: SiliconRow, front: FrontEnd) -> float:
+def _burst_gap_s(row: SiliconRow, conditions: Conditions, front: FrontEnd) -> float:
     """Seconds for which the front end reads requests of the other attention groups."""
-    return (row.parallelism.attention_data - 1) * (front.read_s + front.prompt_token_s * row.input_tokens)
+    read_s = front.read_s + front.prompt_token_s * conditions.prompt_tokens(row)
+    return (row.parallelism.attention_data - 1) * read_s
 
 
 def _device_alone(profile: LatencyProfileSpec, engine: str, version: str) -> LatencyProfileSpec:

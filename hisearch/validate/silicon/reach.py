@@ -33,7 +33,8 @@ def least_tpot_s(row: SiliconRow, priced: PricedWorker, conditions: Conditions) 
     decode_s = row.measured_tpot_s * (output_tokens - 1.0)
     in_flight = row.concurrency / row.parallelism.attention_data
     decoding = np.array([max(in_flight * decode_s / (row.measured_ttft_s + decode_s), 1.0)])
-    context = decoding * (row.input_tokens * (1.0 + conditions.input_share) / 2.0 + output_tokens / 2.0)
+    input_tokens = conditions.prompt_tokens(row) * (1.0 + conditions.input_share) / 2.0
+    context = decoding * (input_tokens + output_tokens / 2.0)
     worker = peak_worker(priced)
     dense = replace(worker, token_ops=[op for op in worker.token_ops if not op.routed])
     step_s = dense.token_s(decoding) + _experts_s(worker, priced, decoding)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hisearch.latency.costs import DraftCosts, StepCosts
+from hisearch.latency.drafting.mean_steps import with_speculation
 from hisearch.latency.knots import knots_up_to
-from hisearch.latency.speculation import with_speculation
 from hisearch.latency.step_cost import decode_step_seconds, dense_lookup, law_costs, step_seconds
 from hisearch.simulate.plans.speculation_plan import SpeculationPlan
 
