@@ -11,7 +11,7 @@ from hisearch.specs.machines.profile import LatencyProfileSpec
 
 
 def profile_yaml(name: str, description: str, profile: LatencyProfileSpec) -> str:
-    """The document's text; lists and short mappings take one line where they fit."""
+    """The document's text; mappings of values and lists alone are written in flow style."""
     document: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": "LatencyProfile",
@@ -21,12 +21,12 @@ def profile_yaml(name: str, description: str, profile: LatencyProfileSpec) -> st
     return yaml.dump(_plain(document), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
-#: Entries of a mapping that takes one line.
-SHORT = 6
+#: Characters of a text beyond which its mapping takes a line for each key.
+LONG = 40
 
 
 class _Dumper(yaml.SafeDumper):
-    """Leaf collections in flow style."""
+    """Collections without mappings in flow style."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -40,16 +40,21 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _is_leaf(value: Any) -> bool:
+    """Whether ``value`` has no mapping in it and no long text."""
+    if isinstance(value, list):
+        return all(_is_leaf(item) for item in value)
+    return not isinstance(value, dict) and len(str(value)) <= LONG
+
+
 def _sequence(dumper: yaml.SafeDumper, data: list[Any]) -> yaml.Node:
     nested = any(isinstance(item, dict) for item in data)
     return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=not nested)
 
 
 def _mapping(dumper: yaml.SafeDumper, data: dict[str, Any]) -> yaml.Node:
-    short = len(data) <= SHORT and not any(
-        isinstance(item, dict | list) or len(str(item)) > 40 for item in data.values()
-    )
-    return dumper.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=short)
+    leaves = all(_is_leaf(item) for item in data.values())
+    return dumper.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=leaves)
 
 
 _Dumper.add_representer(list, _sequence)

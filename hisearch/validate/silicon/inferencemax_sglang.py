@@ -149,11 +149,12 @@ def _is_since(row: SiliconRow, release: str) -> bool:
 def _drafts_beyond(row: SiliconRow) -> bool:
     """DeepSeek in fp8 on eight ranks: up to 64 requests in flight without drafted tokens, up to 512 with them.
 
-    ``nvidia-master.yaml``, ``dsr1-fp8-b200-sglang`` and ``dsr1-fp8-b200-sglang-mtp``; ``dsr1_fp8_b200_mtp.sh``: two
-    steps of the drafting layer, three tokens checked. Up to 64 the columns do not distinguish the two.
+    ``nvidia-master.yaml``, ``dsr1-fp8-b200-sglang`` and ``dsr1-fp8-b200-sglang-mtp``, on a B300 likewise (pull request
+    1059); ``dsr1_fp8_b200_mtp.sh``: two steps of the drafting layer, three tokens checked. Up to 64 the columns do not
+    distinguish the two.
     """
     deepseek = "deepseek" in row.model.lower() and row.precision == "fp8"
-    return deepseek and row.version == "0.5.9" and row.concurrency > 64
+    return deepseek and _is_since(row, "0.5.9") and not _is_since(row, "0.5.11") and row.concurrency > 64
 
 
 def _drafts_on_four(row: SiliconRow) -> bool:
