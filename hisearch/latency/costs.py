@@ -194,12 +194,14 @@ class FrontEnd(NamedTuple):
         token.
     read_s: share of ``request_s`` that one process spends on one request at a time, as it does all ``prompt_token_s``.
     stream_s: per generated token until the client has it, one token after another.
+    ttft_factor: on a request's whole TTFT, of what steps do not explain; 1 but in draws of uncertain inputs.
     """
 
     request_s: float = 0.0
     read_s: float = 0.0
     prompt_token_s: float = 0.0
     stream_s: float = 0.0
+    ttft_factor: float = 1.0
 
 
 class LockstepCosts(NamedTuple):

@@ -1,9 +1,13 @@
-"""Errors of TTFT and step times on held-out serving runs.
+"""Errors of TTFT, of step times and of prompts on held-out serving runs.
 
 ``served_errors.yaml`` holds, for each engine and situation, quantiles of log(simulated / measured) over measured
-serving runs. The fit held out the part that the situation calls new (``python -m refit hosts``). A situation is what
-is new in a deployment, compared with the measured runs. The client and settings (``campaign``) always are; the model or
-the accelerator may be too. Errors of runs in the fit are excluded.
+serving runs: of their means of TTFT and of time per output token, and of the time that prompts take in steps. The last
+is what would explain the error of a request's mean latency in runs of long prompts (``refit.host_fit.prompts``). A mean
+TTFT errs by more than prompts do: clients, start-ups and short waits are in it.
+
+The fit held out the part that the situation calls new (``python -m refit hosts``). A situation is what is new in a
+deployment, compared with the measured runs. The client and settings (``campaign``) always are; the model or the
+accelerator may be too. Errors of runs in the fit are excluded.
 
 Between quantiles a law is linear over normal scores. Beyond the outermost the slope continues: tails stay as heavy.
 """
@@ -75,11 +79,12 @@ class ErrorLaw(Strict):
 
 
 class ServedErrors(NamedTuple):
-    """Errors of a deployment's mean TTFT and of its mean time per output token."""
+    """Errors of a deployment's mean TTFT, of its mean time per output token, and of prompts in its steps."""
 
     situation: Situation
     ttft: ErrorLaw
     step: ErrorLaw
+    prompts: ErrorLaw
 
     def __str__(self) -> str:
         """A sentence: factors on the simulated means between which 90 % of measured ones lie."""
@@ -110,6 +115,7 @@ class ServedErrors(NamedTuple):
 class _Laws(Strict):
     ttft: ErrorLaw
     step: ErrorLaw
+    prompts: ErrorLaw
 
 
 class EngineErrors(Strict):
@@ -125,7 +131,8 @@ class EngineErrors(Strict):
         name = next((known for known in order if known in self.situations), None)
         if name is None:
             return None
-        return ServedErrors(name, self.situations[name].ttft, self.situations[name].step)
+        laws = self.situations[name]
+        return ServedErrors(name, laws.ttft, laws.step, laws.prompts)
 
 
 def served_errors(engine: EngineName | str, accelerator: str | None, model: str) -> ServedErrors | None:

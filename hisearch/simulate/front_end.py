@@ -2,7 +2,7 @@
 
 One process for each worker reads and tokenises requests one after another, so that a burst queues there. A follow-up
 is sent alone and finds the process idle. Tokens of a step are streamed one after another; on average a token waits for
-half of the others in its step.
+half of the others in its step. ``FrontEnd.ttft_factor`` delays all tokens of a request by a share of its TTFT.
 
 Notation
     a_i   when request i is sent, seconds; i counts requests with given arrival times, in order
@@ -86,7 +86,7 @@ def deliveries(
             requests think also ``first_visible_s``, ``decoding_at_first_visible``.
     """
     front_ends = [pool.plan.costs.front_end for pool in plan.pools]
-    if not any(any(front) for front in front_ends):
+    if all(front == FrontEnd() for front in front_ends):
         return {}
     stream_s = np.array([front.stream_s for front in front_ends])[pools]
     if trace.agents is None:
@@ -102,12 +102,17 @@ def deliveries(
     joined = [pool.plan.engine.name == "sglang" and pool.plan.engine.overlap for pool in plan.pools]
     batch_mates = np.maximum(columns["decoding_at_first_token"] - np.array(joined, dtype=np.int64)[pools], 0)
     first_s, last_s = stream_s * (1.0 + 0.5 * batch_mates), stream_s * (1.0 + 0.5 * columns["decoding_at_last_token"])
+    factors = np.ones(len(trace))
+    for model in np.unique(models):
+        factors[models == model] = _front_of(plan, int(model))[0].ttft_factor
+    ttft_s = front_end_s + columns["first_token_s"] - columns["arrival_s"] + first_s
+    first_s, last_s = first_s + (factors - 1.0) * ttft_s, last_s + (factors - 1.0) * ttft_s
     # Tokens of a request come in order.
     last_s = np.maximum(last_s, first_s + columns["first_token_s"] - columns["finish_s"])
     delivery = {"front_end_s": front_end_s, "first_delivery_s": first_s, "last_delivery_s": last_s}
     if "first_visible_s" in columns:
         at_s = columns["first_visible_s"]
-        visible_s = stream_s * (1.0 + 0.5 * columns["decoding_at_first_visible"])
+        visible_s = stream_s * (1.0 + 0.5 * columns["decoding_at_first_visible"]) + (factors - 1.0) * ttft_s
         visible_s = np.maximum(visible_s, first_s + columns["first_token_s"] - at_s)
         visible_s = np.where(at_s == columns["finish_s"], last_s, visible_s)
         visible_s = np.where(at_s == columns["first_token_s"], first_s, visible_s)

@@ -33,6 +33,7 @@ from hisearch.validate.silicon.pricing import SYSTEMS, NotPriced, Pricer
 from hisearch.validate.silicon.reach import beyond_reach
 from hisearch.validate.silicon.report import START_UP
 from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
+from refit.host_fit.prompts import PromptWeights, prompt_weights
 
 #: Kinds of runs; campaigns of the last two, whose files name none.
 CLOSED_LOOP, OPEN_LOOP, SERVED = "closed loop", "open loop", "served"
@@ -49,7 +50,7 @@ class Case:
     kind: of the names above. version: of the engine, as the key of its host work. gpu: its name in the catalogue.
     model: see ``plain_name``. errors: log(simulated / measured) of TTFT and step time (TPOT, ITL) under given host
     work, shape (2,). counts: whether its TTFT, and its step time, count in the fit; the others measure something else.
-    scale: unit of both errors.
+    scale: unit of both errors. prompts: what it tells of the time that prompts take; None: nothing.
     """
 
     kind: str
@@ -61,6 +62,7 @@ class Case:
     errors: Callable[[HostTimes], F8]
     counts: tuple[bool, bool] = (True, True)
     scale: tuple[float, float] = OF_LAWS
+    prompts: PromptWeights | None = None
 
 
 def closed_loop_cases(rows: Iterable[SiliconRow], pricer: Pricer) -> list[Case]:
@@ -79,7 +81,8 @@ def closed_loop_cases(rows: Iterable[SiliconRow], pricer: Pricer) -> list[Case]:
         gpu, errors = SYSTEMS.get(row.system, row.system), partial(_closed_loop_errors, row, pricer)
         counts = (not starts_cold(row, conditions), True)
         case = (host_version(row), conditions.campaign, gpu, plain_name(row.model))
-        cases.append(Case(CLOSED_LOOP, row.backend, *case, errors, counts))
+        prompts = prompt_weights(row, pricer) if counts[0] else None
+        cases.append(Case(CLOSED_LOOP, row.backend, *case, errors, counts, prompts=prompts))
     return cases
 
 

@@ -74,9 +74,10 @@ def error_laws(cases: Sequence[Case], left_out: Sequence[LeftOut]) -> dict[str, 
         of_engine = [index for index, case in enumerate(cases) if case.engine == engine]
         laws = {}
         for out in left_out:
+            counted = {figure: _counted(cases, out.errors, of_engine, k) for k, figure in enumerate(FIGURES)}
+            counted["prompts"] = _of_prompts(cases, out.errors, of_engine)
             law = {}
-            for k, figure in enumerate(FIGURES):
-                errors, models = _counted(cases, out.errors, of_engine, k)
+            for figure, (errors, models) in counted.items():
                 law[figure] = None if len(errors) < LEAST_RUNS else _written(widened(errors, models), len(errors))
             if all(value is not None for value in law.values()):
                 laws[SITUATIONS[out.name]] = law
@@ -147,6 +148,13 @@ def _counted(cases: Sequence[Case], errors: F8, members: Sequence[int], figure: 
     by_laws = [i for i in members if cases[i].kind != SERVED]
     counted = [i for i in by_laws if cases[i].counts[figure] and np.isfinite(errors[i, figure])]
     return errors[counted, figure], np.array([cases[i].model for i in counted])
+
+
+def _of_prompts(cases: Sequence[Case], errors: F8, members: Sequence[int]) -> tuple[F8, npt.NDArray[np.str_]]:
+    """Errors of prompts, and their models."""
+    told = [(cases[i].model, cases[i].prompts, errors[i]) for i in members if np.isfinite(errors[i]).all()]
+    found = [(model, prompts.error(both)) for model, prompts, both in told if prompts is not None]
+    return np.array([error for _, error in found]), np.array([model for model, _ in found])
 
 
 def _written(quantiles: F8, runs: int) -> dict[str, Any]:

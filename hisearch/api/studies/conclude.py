@@ -115,12 +115,14 @@ def conclude_study(
 
 
 def _drawn(simulation: Simulation, best: Trial, uncertainty: Uncertainty, level: float) -> dict[str, list[float]]:
-    """By regime, the interval of the factors that draws put on step times: of all pools together."""
+    """By regime, the interval of the factors that draws put on step times and TTFT: of all pools together."""
     ranges = [drawn_ranges(pool.plan.costs, uncertainty, level) for pool in simulation.fleet(best.deployment).pools]
-    return {
-        regime: [min(drawn[regime][0] for drawn in ranges), max(drawn[regime][1] for drawn in ranges)]
-        for regime in ranges[0]
-    }
+    ends: dict[str, list[float]] = {}
+    for drawn in ranges:
+        for name, (low, high) in drawn.items():
+            known = ends.get(name, [low, high])
+            ends[name] = [min(known[0], low), max(known[1], high)]
+    return ends
 
 
 def _bandwidths(simulation: Simulation, outcome: SearchOutcome, best: Trial) -> list[BandwidthWin]:
@@ -174,7 +176,14 @@ def format_varied(
     profile = profile_note(resolved, best)
     level = format_percent(resolved.study.confidence.level)
     if drawn:
-        spans = listed([f"{name} by {drawn[name][0]:.2f} to {drawn[name][1]:.2f}" for name in ("prefill", "decode")])
+        named = {"prefill": "prefill", "decode": "decode", "ttft": "TTFT beyond prefill"}
+        spans = listed(
+            [
+                f"{title} by {drawn[name][0]:.2f} to {drawn[name][1]:.2f}"
+                for name, title in named.items()
+                if name in drawn
+            ]
+        )
         error = f"the errors of served runs ({spans} in {level} of the draws"
     else:
         error = f"the stated error of the step times ({format_percent(profile.relative_error, 1)}, median"

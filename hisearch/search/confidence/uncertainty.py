@@ -7,7 +7,8 @@ Notation
 
     y_r  = sqrt(rho) * z_0 + sqrt(1 - rho) * z_r
     log factor_r = sigma_r * y_r, for prefill, decode and mixed steps; with measured serving runs, the quantile at
-        y_r of log(measured / simulated) over the runs without a fitted constant: TTFT for prefill, else step time
+        y_r of log(measured / simulated) over the runs without a fitted constant: of prompts for prefill, else of steps
+    log factor_ttft = quantile at y_prefill of TTFT, less log factor_prefill: on the TTFT of requests, not on steps
     log factor_host = sigma_host * z_host
     sigma_r = log(1 + e_r) / 0.6745
 
@@ -16,7 +17,8 @@ lies within 0.6745 of its deviation, which gives sigma. The error is taken to be
 errors of single steps average out over a run and would not move a percentile. Compared with measured serving runs,
 median errors of complete runs are indeed no smaller than stated ones (docs/accuracy.md). Regimes share errors with a
 common cause (a clock, the attained bandwidth) and differ as far as kernels are fitted one by one. The degree is not
-known; the study sets ``rho``. Host work runs on another machine and errs independently.
+known; the study sets ``rho``. Host work runs on another machine and errs independently. What TTFT errs by more than
+prompts makes no step slower: without load, TTFT errs as measured, and throughput errs as steps do.
 
 Factors scale compiled step-cost tables; nothing is compiled again. Prices are triangular between the ends of their
 range, with the price itself as the most likely value.
@@ -42,6 +44,8 @@ from hisearch.traces.compiled import CompiledTrace
 
 #: Regimes with independent errors, in the order of a draw's numbers after the common one.
 REGIMES = ("prefill", "decode", "mixed", "host")
+#: What else a draw puts a factor on, where served runs were measured.
+TTFT = "ttft"
 
 #: Median of the absolute value of a standard normal number.
 NORMAL_MEDIAN = 0.6744897501960817
@@ -175,7 +179,7 @@ def deviations(costs: CompiledCosts) -> dict[str, float]:
 
 
 def factors_of(costs: CompiledCosts, normal: F8, correlation: float) -> dict[str, float]:
-    """Factor on step times by regime, from a draw's normal numbers of shape (5,)."""
+    """Factor on step times by regime, and on ``TTFT``, from a draw's normal numbers of shape (5,)."""
     common, independent = math.sqrt(correlation), math.sqrt(1.0 - correlation)
     factors = {}
     for place, (regime, sigma) in enumerate(deviations(costs).items(), start=1):
@@ -183,27 +187,33 @@ def factors_of(costs: CompiledCosts, normal: F8, correlation: float) -> dict[str
         served = costs.served
         if served is None or regime == "host" or not normal.any():
             factors[regime] = math.exp(sigma * z)
+        elif regime == "prefill":
+            factors[regime] = served.prompts.measured(1.0, z)
+            factors[TTFT] = served.ttft.measured(1.0, z) / factors[regime]
         else:
-            factors[regime] = (served.ttft if regime == "prefill" else served.step).measured(1.0, z)
+            factors[regime] = served.step.measured(1.0, z)
     return factors
 
 
 def drawn_ranges(costs: CompiledCosts, uncertainty: Uncertainty, level: float) -> dict[str, tuple[float, float]]:
-    """By regime, the interval that holds ``level`` of the factors which the draws put on step times; {} without any."""
+    """The interval that holds ``level`` of the factors which the draws put on step times and TTFT; {} without any."""
     if not len(uncertainty):
         return {}
     factors = [factors_of(costs, normal, uncertainty.correlation) for normal in uncertainty.normal]
     shares = [(1.0 - level) / 2.0, (1.0 + level) / 2.0]
-    ends = {regime: np.quantile([drawn[regime] for drawn in factors], shares) for regime in REGIMES}
+    ends = {name: np.quantile([drawn[name] for drawn in factors], shares) for name in factors[0]}
     return {regime: (float(low), float(high)) for regime, (low, high) in ends.items()}
 
 
 def with_factors(costs: CompiledCosts, factors: Mapping[str, float]) -> CompiledCosts:
-    """Step costs scaled by regime; regimes that are left out stay.
+    """Step costs scaled by regime, and ``TTFT``; what is left out stays.
 
     If the tables have no separate mixed steps, these err as their prompts and decodes do, and ``mixed`` has no effect.
     """
     plain = CorrectionSpec(
         host=factors.get("host", 1.0), prefill=factors.get("prefill", 1.0), decode=factors.get("decode", 1.0)
     )
+    if TTFT in factors:
+        front = costs.front_end
+        costs = replace(costs, front_end=front._replace(ttft_factor=front.ttft_factor * factors[TTFT]))
     return corrected(costs, plain, factors.get("mixed", 1.0) if "mixed" in factors else None)

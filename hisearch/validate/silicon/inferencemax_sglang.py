@@ -24,6 +24,8 @@ from hisearch.validate.silicon.rows import SiliconRow
 #: Tokens that a server reads for each one that the client counted, where the client's tokeniser was broken: 35,921 of
 #: 7,140 (InferenceX, pull request 937). 5.0 to 5.3 is plausible: 531 of 102 there.
 RETOKENISED = 5.03
+#: Requests for each one in flight in the first runs with prefill and decode apart (``_first_split``).
+FIRST_ROUNDS = 5
 #: First and last release of SGLang's images with such clients (``_broken_client``).
 BROKEN_CLIENTS = ("0.5.10", "0.5.11")
 
@@ -36,7 +38,9 @@ def inferencemax_sglang(row: SiliconRow) -> Conditions:
     if row.system == H200:
         return _h200(row)
     conditions = _qwen(row) if "qwen3.5" in model else _deepseek(row)
-    return replace(conditions, retokenised=RETOKENISED) if _broken_client(row) else conditions
+    if _broken_client(row):
+        return replace(conditions, retokenised=RETOKENISED)
+    return replace(conditions, requests_per_slot=FIRST_ROUNDS) if _first_split(row) else conditions
 
 
 def sglang_drafts(row: SiliconRow) -> int:
@@ -140,6 +144,14 @@ def _broken_client(row: SiliconRow) -> bool:
     first, fixed = BROKEN_CLIENTS
     known = row.version[:1].isdigit() and "deepseek" in row.model.lower() and row.mode == "agg"
     return known and _is_since(row, first) and not _is_since(row, fixed)
+
+
+def _first_split(row: SiliconRow) -> bool:
+    """Whether Dynamo's own scripts ran prefill and decode apart, before those of srt-slurm.
+
+    ``slurm_jobs/scripts/vllm/bench.sh`` of github ai-dynamo/dynamo sends five requests for every one in flight.
+    """
+    return row.mode == "disagg" and not _is_since(row, "0.5.8")
 
 
 def _is_since(row: SiliconRow, release: str) -> bool:

@@ -14,6 +14,7 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from hisearch.latency.corrections import corrected_seconds
 from hisearch.latency.costs import CompiledCosts, FrontEnd, StepCosts
 from hisearch.latency.device_memory.plan import DoesNotFit, plan_memory
 from hisearch.latency.drafting.drafter import with_drafter, with_graphs_of_drafts
@@ -33,7 +34,7 @@ from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.hardware import AcceleratorSpec, FabricSpec
 from hisearch.specs.machines.host import HostTimes
-from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.machines.profile import CorrectionSpec, LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.versions import nearest_version
 from hisearch.traces.compiled import CompiledTrace
@@ -67,6 +68,8 @@ WEIGHT_DTYPES: dict[str, DType] = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "n
 #: Profile of rows whose engine and GPU have none.
 FALLBACK_PROFILE = "roofline"
 BACKENDS = ("vllm", "sglang", "trtllm")
+#: By how much longer prompts take to find their share of a request's latency.
+MORE = 0.1
 
 
 class NotPriced(ValueError):  # noqa: N818
@@ -79,6 +82,10 @@ class Price:
 
     ttft_s: float
     tpot_s: float
+
+    def latency_s(self, output_tokens: int) -> float:
+        """Of a request with so many output tokens."""
+        return self.ttft_s + self.tpot_s * (output_tokens - 1)
 
 
 @dataclass(frozen=True)
@@ -128,8 +135,11 @@ class Pricer:
         """
         return self.with_times(row, None)
 
-    def with_times(self, row: SiliconRow, times: HostTimes | None) -> Price:
-        """``price`` with ``times`` as the engine's host work; the profile's, for its version, if None."""
+    def with_times(self, row: SiliconRow, times: HostTimes | None, *, prompts: float = 1.0) -> Price:
+        """``price`` with ``times`` as the engine's host work; the profile's, for its version, if None.
+
+        prompts: factor on the time of prompts in steps of an aggregated row.
+        """
         if row.backend not in BACKENDS:
             raise NotPriced(f"engine {row.backend} is not simulated")
         row = as_it_ran(row)
@@ -143,9 +153,23 @@ class Pricer:
         conditions = conditions_of(row)
         device, seconds = self._timed(row, conditions, times)
         front = front_end_of(times)
+        if prompts != 1.0:
+            seconds = corrected_seconds(seconds, CorrectionSpec(prefill=prompts))
         plan = replace(device, costs=replace(device.costs, seconds=seconds, joules=seconds, front_end=front))
         loop = Loop.of(row, conditions, in_flight(row), _burst_gap_s(row, conditions, front))
         return _means(lambda trace: simulate(plan, trace, pooled=True).requests, conditions, row, loop)
+
+    def prompt_share(self, row: SiliconRow) -> float:
+        """Share of a request's mean latency that goes by the time of prompts in steps, in an aggregated ``row``.
+
+        By how much the latency grows where prompts take a tenth longer, over a tenth.
+
+        Raises:
+            NotPriced: with the reason.
+        """
+        times = self.times_of(row)
+        alone, slower = (self.with_times(row, times, prompts=factor) for factor in (1.0, 1.0 + MORE))
+        return (slower.latency_s(row.output_tokens) / alone.latency_s(row.output_tokens) - 1.0) / MORE
 
     def _disaggregated(self, row: SiliconRow, times: HostTimes) -> Price:
         """Price of a run with prefill/decode disaggregation."""
