@@ -19,8 +19,8 @@ from refit.host_fit.leave_out import LeftOut
 #: Situation of ``latency.served_errors`` by kind of held-out group.
 SITUATIONS = {"model": "model", "GPU": "accelerator", "campaign": "campaign"}
 FIGURES = ("ttft", "step")
-#: Fewest runs of a law, and the least distance between median and quantile when errors are scaled by it.
-LEAST_RUNS, LEAST_DISTANCE = 20, 1e-3
+#: Fewest runs of a law (two lie beyond each 90 % bound), and the least distance of a quantile that errors are scaled by.
+LEAST_RUNS, LEAST_DISTANCE = 40, 1e-3
 
 
 def write_constants(path: Path, fit: HostFit, fitted_on: str) -> None:
@@ -67,7 +67,8 @@ def error_laws(cases: Sequence[Case], left_out: Sequence[LeftOut]) -> dict[str, 
     """Content of ``served_errors.yaml``: errors of held-out cases only.
 
     Runs with their own operator tables are excluded, because their errors do not measure laws.
-    Laws are widened until their intervals hold for a held-out model (``widened``).
+    Laws are widened until their intervals hold for a held-out model (``widened``). Where few runs tell of prompts, the
+    wider law of TTFT stands for theirs.
     """
     document: dict[str, Any] = {}
     for engine in sorted({case.engine for case in cases}):
@@ -79,6 +80,7 @@ def error_laws(cases: Sequence[Case], left_out: Sequence[LeftOut]) -> dict[str, 
             law = {}
             for figure, (errors, models) in counted.items():
                 law[figure] = None if len(errors) < LEAST_RUNS else _written(widened(errors, models), len(errors))
+            law["prompts"] = law["prompts"] or law["ttft"]
             if all(value is not None for value in law.values()):
                 laws[SITUATIONS[out.name]] = law
         document[engine] = {

@@ -28,7 +28,7 @@ from hisearch.latency.served_errors import (
     served_errors,
 )
 from hisearch.latency.sharding import Parallelism
-from hisearch.search.confidence.uncertainty import REGIMES, deviations, factors_of, normal_draws
+from hisearch.search.confidence.uncertainty import REGIMES, deviations, factors_of, normal_draws, with_factors
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 from tests.kernels.systems import compiled_costs
@@ -38,6 +38,7 @@ LOGS = st.lists(st.floats(-2.0, 2.0), min_size=5, max_size=5).map(lambda logs: t
 LAWS = LOGS.map(lambda logs: ErrorLaw(logs=logs, runs=100))
 #: With tails heavier than those of the normal law through its quartiles, and off in the median.
 HEAVY = ErrorLaw(logs=(-0.9, -0.1, 0.05, 0.2, 0.6), runs=100)
+WIDE = ErrorLaw(logs=(-1.5, -0.4, -0.1, 0.2, 0.7), runs=100)
 NARROW = ErrorLaw(logs=(-0.2, -0.08, 0.0, 0.08, 0.2), runs=100)
 
 
@@ -89,8 +90,9 @@ class TestLaw:
 
 def engine_errors(situations: Mapping[str, float], **fields: Sequence[str]) -> EngineErrors:
     """Errors by situation, each the wider the larger its number."""
+    none = {"logs": [0.0] * 5, "runs": 20}
     laws = {
-        name: {"ttft": {"logs": [-w, -w / 2, 0.0, w / 2, w], "runs": 20}, "step": {"logs": [0.0] * 5, "runs": 20}}
+        name: {"ttft": {"logs": [-w, -w / 2, 0.0, w / 2, w], "runs": 20}, "step": none, "prompts": none}
         for name, w in situations.items()
     }
     named = {"accelerators": ["h100-sxm"], "models": ["llama-3.1-8b"]} | fields
@@ -176,7 +178,7 @@ class TestSituations:
         assert plain_name(name) == plain
 
     def test_they_are_said_in_factors_of_the_simulated_means(self) -> None:
-        said = str(ServedErrors("model", HEAVY, NARROW))
+        said = str(ServedErrors("model", HEAVY, NARROW, NARROW))
         assert said.startswith("Served runs of models that the fit had not: 90 % had TTFT ")
         low, high = (f"{HEAVY.measured(1.0, score):.2f}" for score in (-1.6448536, 1.6448536))
         assert f"TTFT {low} to {high} times and TPOT " in said
@@ -198,7 +200,7 @@ class TestSituations:
 
 
 class TestDraws:
-    COSTS = replace(compiled_costs(), relative_error=0.3, served=ServedErrors("campaign", HEAVY, NARROW))
+    COSTS = replace(compiled_costs(), relative_error=0.3, served=ServedErrors("campaign", WIDE, NARROW, HEAVY))
     DEVICE = tuple(regime for regime in REGIMES if regime != "host")
 
     def test_the_middle_of_the_draws_is_the_median_of_the_law(self) -> None:
@@ -215,6 +217,18 @@ class TestDraws:
         for regime, law in (("prefill", HEAVY), ("decode", NARROW), ("mixed", NARROW)):
             regime_factors = np.array([factors[regime] for factors in drawn])
             assert -np.log(np.quantile(regime_factors, SHARES))[::-1] == pytest.approx(law.logs, abs=0.03)
+
+    @pytest.mark.parametrize("correlation", [0.0, 0.5])
+    def test_ttft_errs_as_measured_where_prompts_alone_decide_it(self, correlation: float) -> None:
+        """And prompts' part of it makes steps slower, the rest no step."""
+        drawn = [factors_of(self.COSTS, z, correlation) for z in normal_draws(4096, 0)]
+        ttft = np.array([factors["prefill"] * factors["ttft"] for factors in drawn])
+        assert -np.log(np.quantile(ttft, SHARES))[::-1] == pytest.approx(WIDE.logs, abs=0.05)
+        costs = with_factors(self.COSTS, {"prefill": 1.2, "ttft": 1.5})
+        assert costs.front_end.ttft_factor == 1.5
+        np.testing.assert_array_equal(
+            costs.seconds.chunk_rate, with_factors(self.COSTS, {"prefill": 1.2}).seconds.chunk_rate
+        )
 
     def test_tails_are_as_heavy_as_they_were(self) -> None:
         """Far beyond the normal law that goes through the quartiles."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +49,7 @@ from refit.host_fit.fit import (
     workers,
 )
 from refit.host_fit.leave_out import KEYS, LeftOut, leave_out
+from refit.host_fit.prompts import PromptWeights
 from refit.host_fit.report import (
     LEAST_RUNS,
     by_group,
@@ -92,6 +94,7 @@ class MadeUp:
     counts: tuple[bool, bool] = (True, True)
     scale: tuple[float, float] = OF_LAWS
     kind: str = OPEN_LOOP
+    prompts: PromptWeights | None = None
 
     def figures(self, times: HostTimes) -> np.ndarray:
         host_s = times.step_s + self.kernels * times.kernel_s + self.sequences * times.per_sequence_s
@@ -315,6 +318,20 @@ class TestReport:
         assert laws["accelerators"] == [f"gpu {k}" for k in range(5)]
         read = EngineErrors.model_validate(yaml.safe_load(yaml.safe_dump(laws)))
         assert read.of("model").situation == "campaign"
+
+    def test_runs_of_long_prompts_tell_of_prompts(self) -> None:
+        """A latency that is a tenth too long, of which prompts are half: prompts are a fifth too long."""
+        weights = PromptWeights(ttft_part=0.25, share=0.5)
+        assert weights.error(np.log([1.1, 1.1])) == pytest.approx(2 * math.log(1.1))
+        assert weights.error(np.log([1.4, 1.0])) == pytest.approx(2 * math.log(1.1))
+        cases, errors = made_up(100), normal_errors(100)
+        weighted = [replace(case, prompts=weights) if k < 60 else case for k, case in enumerate(cases)]
+        laws = error_laws(weighted, [LeftOut("GPU", errors)])["vllm"]["situations"]["accelerator"]
+        models = np.array([case.model for case in cases])
+        expected = widened(np.array([weights.error(both) for both in errors[:60]]), models[:60])
+        assert laws["prompts"] == {"logs": pytest.approx(expected, abs=1e-4), "runs": 60}
+        few = error_laws(cases, [LeftOut("GPU", errors)])["vllm"]["situations"]["accelerator"]
+        assert few["prompts"] == few["ttft"]
 
     def test_few_runs_make_no_law(self) -> None:
         cases = made_up(LEAST_RUNS) + made_up(LEAST_RUNS - 1, engine="sglang")

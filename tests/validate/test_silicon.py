@@ -257,6 +257,12 @@ class TestConditions:
         trace = closed_loop(Loop.of(row, conditions, 8))
         assert 0.95 * tokens < trace.arrays.input_tokens.max() <= tokens
 
+    @pytest.mark.parametrize(("version", "rounds"), [("0.5.5.post2", 5), ("", 5), ("0.5.8", 10)])
+    def test_dynamos_first_scripts_send_five_requests_a_slot(self, tmp_path: Path, version: str, rounds: int) -> None:
+        split = {"mode": "disagg", "decode_attention_dp": "1", "backend_version": version}
+        row = only_row(tmp_path, **{**self.SGLANG, **split})
+        assert conditions_of(row).requests_per_slot == rounds
+
     @pytest.mark.parametrize(
         ("cells", "expected"),
         [
@@ -483,6 +489,16 @@ class TestPricing:
         assert 0 < few.ttft_s < many.ttft_s
         assert 0 < few.tpot_s < many.tpot_s
 
+    def test_prompts_have_a_share_of_a_requests_latency(self, tmp_path: Path, pricer: Pricer) -> None:
+        """The longer they are, and none where they take no time; a factor on prompts lengthens the latency by it."""
+        cells = {"output_tokens": "32", "concurrency": "16"}
+        rows = [only_row(tmp_path, input_tokens=tokens, **cells) for tokens in ("64", "512", "4096")]
+        shares = [pricer.prompt_share(row) for row in rows]
+        assert 0 <= shares[0] < shares[1] < shares[2] < 1.2
+        times = pricer.times_of(rows[2])
+        plain, slower = (pricer.with_times(rows[2], times, prompts=f).latency_s(32) for f in (1.0, 1.05))
+        assert slower / plain - 1 == pytest.approx(0.05 * shares[2], rel=0.2)
+
     def test_the_front_end_delays_requests_and_tokens_and_no_step(self, tmp_path: Path) -> None:
         """Of one request at a time: its prompt is read, then its first token is streamed; TPOT stays."""
         row, times = only_row(tmp_path, concurrency="1"), HostTimes(step_s=1e-3)
@@ -598,7 +614,7 @@ class TestReport:
         self, tmp_path: Path, pricer: Pricer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Measured is simulated over the error: that of the 95th percentile gives the low end."""
-        logs = {"ttft": (-0.4, -0.2, 0.1, 0.2, 0.3), "step": (-0.05, -0.01, 0.0, 0.02, 0.1)}
+        logs = {"ttft": (-0.4, -0.2, 0.1, 0.2, 0.3), "step": (-0.05, -0.01, 0.0, 0.02, 0.1), "prompts": (0.0,) * 5}
         law = {figure: {"logs": of, "runs": 50} for figure, of in logs.items()}
         known = EngineErrors.model_validate({"accelerators": [], "models": [], "situations": {"campaign": law}})
         monkeypatch.setattr(served_errors, "_read", lambda: {"vllm": known})
@@ -606,7 +622,7 @@ class TestReport:
         validate_silicon(path, pricer=pricer, rows_out=tmp_path / "out.csv")
         with (tmp_path / "out.csv").open(newline="") as file:
             vllm, *others = csv.DictReader(file)
-        for figure, of in zip(("ttft", "tpot"), logs.values(), strict=True):
+        for figure, of in (("ttft", logs["ttft"]), ("tpot", logs["step"])):
             names = (f"{figure}_p5_ms", f"predicted_{figure}_ms", f"{figure}_p95_ms")
             low, mean, high = (float(vllm[name]) for name in names)
             assert low < mean < high
