@@ -200,7 +200,7 @@ def test_ffn_accelerators_draw_power_with_their_hosts():
     assert separate_ffn.host_w == together.host_w == 2 * alone.host_w > 0
     assert separate_ffn.cpu_w == together.cpu_w == 2 * alone.cpu_w > 0
     assert separate_ffn.base_parts == together.base_parts
-    saved = [plan.standby_saving_w * plan.accelerators for plan in (separate_ffn, together)]
+    saved = [plan.own.saving_w + (plan.ffn.saving_w if plan.ffn else 0.0) for plan in (separate_ffn, together)]
     assert saved[0] == saved[1] > 0
 
 

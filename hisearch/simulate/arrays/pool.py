@@ -27,7 +27,14 @@ from hisearch.simulate.arrays import groups as group_arrays
 from hisearch.simulate.arrays import lora as lora_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
-from hisearch.simulate.arrays.costs import compiled_lengths, kernel_costs, lockstep_arrays, scheduler_costs
+from hisearch.simulate.arrays.costs import (
+    compiled_lengths,
+    joules_arrays,
+    kernel_costs,
+    lockstep_arrays,
+    power_settings,
+    scheduler_costs,
+)
 from hisearch.simulate.arrays.records import record, records
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.specs.deployments.deployment import EngineSpec
@@ -84,9 +91,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         workers=workers * plan.schedulers,
         schedulers=plan.schedulers,
         scheduler_kind=_SCHEDULER_KINDS[plan.scheduler_kind],
-        standby_after_s=plan.power.standby_after_s,
-        wake_s=plan.power.wake_s,
-        attached=bool(plan.costs.attached),
+        **power_settings(plan),
         page_tokens=page,
         rank_page_tokens=page // plan.split.decode_context,
         capacity_pages=plan.kv_capacity_tokens // page,
@@ -349,8 +354,7 @@ def allocate(
         fleet=fleet,
         trace=trace_of(draft_arrays.with_nodes_as_hashed(trace, config)),
         seconds=kernel_costs(scheduler_costs(plan)),
-        joules=kernel_costs(plan.costs.joules),
-        attached_joules=kernel_costs(plan.costs.attached_joules or plan.costs.joules),
+        **joules_arrays(plan),
         requests=request_records(count),
         blank=request_records(1),
         workers=records(workers, la.WORKER),
