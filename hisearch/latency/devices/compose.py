@@ -110,13 +110,15 @@ def compose(
         base = devices[ACCELERATOR]
         assert base.seconds is not None
         devices[ACCELERATOR] = replace(base, seconds=FittedLaw(fitted, base.seconds, stated=spec.experts is not None))
+    links = links_of(worker, accelerator, split.ranks)
     plain = DeviceWorker(
         model=model,
         spec=spec,
         devices=devices,
         map=dict.fromkeys(present_operators(model), ACCELERATOR),
         kv=ACCELERATOR,
-        links=links_of(worker, split.ranks),
+        links=links.links,
+        in_slot=links.in_slot,
         products=_products(model, part, accelerator, dtype),
         sequence_products=_sequence_products(model, part, dtype),
         attention=attention_shape(model, part, kv_dtype),

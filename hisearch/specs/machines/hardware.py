@@ -30,8 +30,8 @@ class LinkSpec(Strict):
 
     kind: Literal["nvlink", "pcie", "infiniband", "roce", "ethernet", "cxl"] = Field(
         description="nvlink: KV between workers passes no slot, and vLLM keeps room for fused all-reduces. pcie: a "
-        "card without a profile has collectives as measured on the nearest such link. Else, and of devices, for the "
-        "reader."
+        "card without a profile has collectives as measured on the nearest such link. Of devices, pcie and cxl pass "
+        "the accelerator's slot. Else for the reader."
     )
     bandwidth_bytes_per_s: Positive = Field(description="One direction.")
     latency_s: NonNegative = Field(description="Fixed cost of a transfer.")
@@ -73,7 +73,8 @@ class AcceleratorSpec(Strict):
         "groups. All of a host, or of its peer domain, where absent.",
     )
     host_link: LinkSpec = Field(
-        description="Between the accelerator and host memory, per direction, at the rate large pinned copies attain."
+        description="Between the accelerator and host memory, per direction, at the rate large pinned copies attain. "
+        "Devices attached over PCIe or CXL share its bandwidth."
     )
     host_processor: HostProcessor = Field(
         "x86", description="Of its host, which an engine's host work runs on: where a profile is carried over to it."

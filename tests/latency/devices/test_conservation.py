@@ -84,7 +84,47 @@ def test_a_link_carries_no_more_than_its_bandwidth(block, n, each, prompt, sched
 def test_what_works_beside_a_stage_is_occupied_by_it():
     far = law_of(worker(attached=["cxl"], kv="cxl", schedule="interleaved"))
     busy = station_seconds(far.stages(load_of(decodes=[4000] * 8)))
-    assert busy["link cxl accelerator"][0] == pytest.approx(8 * 4000 * 4096 / 26e9, rel=1e-3)
+    assert busy["link cxl accelerator"][0] == pytest.approx(8 * 4000 * 4096 / 25e9, rel=1e-3)
+
+
+def slot_of(bytes_per_s):
+    return A6000.model_copy(
+        update={"host_link": A6000.host_link.model_copy(update={"bandwidth_bytes_per_s": bytes_per_s})}
+    )
+
+
+@pytest.mark.parametrize(("spec", "block"), [
+    (CPU, {"operators": {"ffn": "it", "decode_attention": "it"}}), (CXL, {"kv": "it"}),
+    (CXL, {"streamed": [{"device": "it", "layers": 32}]}), (PIM, {"operators": {"decode_attention": "it"}}),
+])  # fmt: skip
+def test_a_device_is_reached_through_the_slot_of_its_accelerator(spec, block):
+    """L4: PCIe and CXL carry no more than the slot; links on the package and stated ones do not pass it."""
+    load, devices = load_of((512, 0), [3000] * 16), with_device(spec, **block)
+    wide, usual, narrow = (law_of(devices, accelerator=slot_of(rate)) for rate in (1e12, 25e9, 1e9))
+    assert wide.step(load)[0] <= usual.step(load)[0] < narrow.step(load)[0]
+    near = with_device(with_link(spec, kind="nvlink"), **block)
+    assert law_of(near, accelerator=slot_of(1e9)).step(load)[0] == law_of(near).step(load)[0]
+    stated = with_device(spec, **block, links=[{"between": ["accelerator", "it"], "link": spec.link.model_dump()}])
+    assert law_of(stated, accelerator=slot_of(1e9)).step(load)[0] == law_of(stated).step(load)[0]
+
+
+def with_link(spec, **changes):
+    return spec.model_copy(update={"link": spec.link.model_copy(update=changes)})
+
+
+@pytest.mark.parametrize(("kind", "shared"), [("pcie", True), ("nvlink", False)])
+def test_devices_behind_one_slot_share_it(kind, shared):
+    """L4: KV in one memory and streamed weights in another pass the same slot; two links of their own do not."""
+    far = with_link(CXL, kind=kind)
+    block = {"kv": "a", "streamed": [{"device": "b", "layers": 32, "operators": ["ffn"]}]}
+    spec = DevicesSpec.model_validate({"attached": {"a": {"device": "a"}, "b": {"device": "b"}}, **block})
+    law, load = law_of(WorkerDevices(spec, {"a": far, "b": far})), load_of(decodes=[4000] * 16)
+    bytes_per_s = law.link("accelerator", "a").bandwidth_bytes_per_s
+    kv_s = 32 * 16 * 4000 * 4096 / bytes_per_s
+    weights_s = 32 * 3 * 4096 * 14336 * 2 / bytes_per_s
+    took_s = law.step(load)[0]
+    assert (took_s >= kv_s + weights_s) == shared
+    assert took_s >= max(kv_s, weights_s)
 
 
 def test_scores_cross_the_link_where_pim_has_no_softmax():
