@@ -131,7 +131,7 @@ def _pool_uses(plan: FleetPlan, sims: Sequence[la.Sim]) -> tuple[PoolUse, ...]:
             tuple(TierEnergy(tier.energy_j_per_token, tier.bytes_per_token, tier.kind) for tier in _tiers(plan, pool)),
             int(sim.workers["far_hit_tokens"].sum()),
             bool(tier_arrays.storage_of(pool.plan)),
-            pool.plan.costs.attached_idle_w,
+            pool.plan.attached_idle_w,
         )
         for pool, sim, first in zip(plan.pools, sims, fleet_arrays.first_members(plan), strict=True)
     )

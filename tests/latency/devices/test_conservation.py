@@ -17,7 +17,7 @@ from hisearch.latency.devices.compose import compose
 from hisearch.latency.devices.flow import station_seconds
 from hisearch.latency.devices.memory import devices_memory
 from hisearch.latency.devices.work import Load
-from hisearch.latency.estimators.devices import DevicesEstimator
+from hisearch.latency.estimators.devices import idle_w_by_component
 from hisearch.latency.sharding import Parallelism
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.machines.devices import DevicesSpec
@@ -190,7 +190,7 @@ def figures(spec, block):
     loads = [load_of((2000, 0)), load_of(decodes=[3000] * 64), load_of((512, 4096), [700]), load_of(decodes=[9000])]
     seconds = [float(law.step(load)[0]) for load in loads]
     joules = [float(x[0]) for load in loads for x in law.step_joules(load).values()]
-    idle = DevicesEstimator("test", ROOFLINE, devices).idle_w_by_component(A6000, 1)
+    idle = idle_w_by_component(devices, A6000, 1)
     relief = devices_memory(devices, LLAMA_8B, A6000, ROOFLINE, Parallelism(), None, "bf16")
     pool = {"accelerator": "a6000", "engine": {"name": "vllm"}, "devices": devices.spec.model_dump()}
     cost = deployment_cost(
@@ -243,7 +243,7 @@ def test_sharing_a_device_divides_all_of_it():
     assert of_it[1]["it"][0] == pytest.approx(4 * of_it[0]["it"][0], rel=0.05 + sheet.launch_s)
     assert of_it[1]["link accelerator it"] == of_it[0]["link accelerator it"]
     assert quarter.memory_bytes("it") == CPU.memory_bytes / 4
-    idle = DevicesEstimator("test", ROOFLINE, quarter).idle_w_by_component(A6000, 1)
+    idle = idle_w_by_component(quarter, A6000, 1)
     assert idle["cpu"] == CPU.idle_w / 4
     with pytest.raises(DevicesRefused, match="shared_by: 1 systolic arrays do not divide among 2 accelerators"):
         law_of(WorkerDevices(
