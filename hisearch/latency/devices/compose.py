@@ -158,11 +158,8 @@ def _afd(
     if split.attention_data > 1 or split.pipeline > 1:
         raise DevicesRefused("attention_ffn", f"goes with tensor parallelism alone, not with {split}")
     ffn = worker.ffn_accelerator or accelerator
-    terms = profile.all_reduce
-    afd = Afd(
-        spec.attention_ffn, model, split.tensor, spec.attention_ffn.link or accelerator.peer_link, terms.alpha_s,
-        ffn.peer_link.bandwidth_bytes_per_s * terms.bandwidth,
-    )  # fmt: skip
+    link, peers = spec.attention_ffn.link or accelerator.peer_link, peer_collectives(profile, ffn)
+    afd = Afd(spec.attention_ffn, model, split.tensor, link, peers)
     try:
         part = shard(model, afd.split)
     except InvalidParallelism as error:

@@ -65,7 +65,8 @@ class AcceleratorSpec(Strict):
     peak_flops: dict[DType, Positive] = Field(min_length=1, description="Dense peak by operand format.")
     peer_link: LinkSpec = Field(
         description="Between accelerators of one host, or of its peer domain, per accelerator and direction, at the "
-        "link's full rate; the share that collectives attain is the latency profile's."
+        "link's full rate; the share that collectives attain is the latency profile's. Its latency counts where none "
+        "were measured, for sends between pipeline stages, and for FFNs apart."
     )
     peer_ranks: Count | None = Field(
         None,

@@ -248,13 +248,15 @@ def test_a_network_takes_the_place_of_the_peer_link():
 
 
 def test_a_network_as_wide_as_the_peer_link_costs_what_it_does():
-    """L7: what software takes to start a collective stays when a network is stated."""
-    link, split = A6000.peer_link, Parallelism(tensor=4)
-    dimension = {"topology": "fully_connected", "ranks": 4, "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s}
-    stated = composed(worker(network={"dimensions": [{**dimension, "latency_s": 0.0}]}), split=split).collectives
-    plain, tokens = composed(worker(), split=split).collectives, np.array([1.0, 64.0, 4096.0])
+    """L7: a switch whose hops have half the peer link's latency each; what software takes to start stays."""
+    link, split = A6000.peer_link, Parallelism(tensor=4, pipeline=2)
+    dimension = {"topology": "switch", "ranks": 8, "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s}
+    network = {"dimensions": [{**dimension, "latency_s": link.latency_s / 2}]}
+    stated, plain = (composed(each, split=split).collectives for each in (worker(network=network), worker()))
+    tokens = np.array([1.0, 64.0, 4096.0])
     np.testing.assert_allclose(stated.layer_s(tokens), plain.layer_s(tokens))
     np.testing.assert_allclose(stated.logits_s(tokens), plain.logits_s(tokens))
+    np.testing.assert_allclose(stated.embedding_s(tokens), plain.embedding_s(tokens))
 
 
 def test_what_a_channel_holds():
