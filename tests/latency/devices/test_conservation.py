@@ -170,7 +170,7 @@ def leaves(spec, at=()):
 
 def changed(spec, path):
     """Plain specs with one field made another."""
-    for factor in (2, 0.001):
+    for factor in (2, 0.5, 0.001):
         plain = spec.model_dump()
         inner = plain
         for name in path[:-1]:
@@ -209,7 +209,7 @@ CASES = [(name, path) for name, path in CASES if path[-1] not in {"fp32", "int8"
     ("name", "path"), CASES, ids=lambda value: value if isinstance(value, str) else ".".join(value)
 )
 def test_every_field_of_a_device_counts(name, path):
-    """Twice as much or a thousandth of it changes seconds, joules, watts, memory or dollars, or is refused."""
+    """Twice as much or less of it changes seconds, joules, watts, memory or dollars, or is refused."""
     spec, block = USED[name]
     before, after = figures(spec, block), []
     for plain in changed(spec, path):
@@ -217,7 +217,8 @@ def test_every_field_of_a_device_counts(name, path):
             after.append(figures(type(spec).model_validate(plain), block))
         except (ValidationError, DevicesRefused, DoesNotFit) as refusal:
             after.append(refusal)
-    assert any(each != before for each in after), f"{'.'.join(path)} of {name} has no effect"
+    allowed = [each for each in after if not isinstance(each, ValidationError)]
+    assert any(each != before for each in allowed or after), f"{'.'.join(path)} of {name} has no effect"
 
 
 @pytest.mark.parametrize("field", ["bandwidth_bytes_per_s", "latency_s", "energy_j_per_byte"])
