@@ -113,7 +113,7 @@ def plan_power(
 ) -> PowerPlan:
     """Power of a worker with this split; no host power without ``host``. ffn: accelerators of its FFNs, if apart."""
     shares = [(host, split.ranks / host.accelerators)] if host is not None else []
-    one = standby_of(accelerator, 1)
+    single = standby_of(accelerator, 1)
     peer_j = _peer_bytes_per_token(split, model, separate_ffn=ffn is not None) * accelerator.peer_link.energy_j_per_byte
     if ffn is not None:
         shares += [(ffn.host, ffn.accelerators / ffn.host.accelerators)] if ffn.host is not None else []
@@ -124,10 +124,10 @@ def plan_power(
     parts = [base_parts(carrier, share) for carrier, share in shares]
     return PowerPlan(
         accelerators=split.ranks,
-        standby_saving_w=one.saving_w,
-        standby_after_s=one.after_s,
-        wake_s=one.wake_s,
-        wake_j=one.wake_j * split.ranks,
+        standby_saving_w=single.saving_w,
+        standby_after_s=single.after_s,
+        wake_s=single.wake_s,
+        wake_j=single.wake_j * split.ranks,
         host_w=sum(carrier.base_w * share for carrier, share in shares),
         cpu_w=sum(carrier.cpu_active_w * share for carrier, share in shares),
         peer_j_per_token=peer_j,

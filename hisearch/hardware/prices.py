@@ -103,8 +103,8 @@ def deployment_cost(
         host = _find(hosts, host_name, "host") if host_name is not None else None
         if pool.devices is not None:
             for entry in pool.devices.attached.values():
-                one = _find(devices, entry.device, "device").price.usd_per_hour
-                device_usd += devices_bought(pool, entry, host) * one
+                usd_each = _find(devices, entry.device, "device").price.usd_per_hour
+                device_usd += devices_bought(pool, entry, host) * usd_each
             bought, usd, usd_of_hosts = _ffn_accelerators(pool, pool.devices, accelerators, hosts)
             count += bought
             accelerator_usd += usd

@@ -272,8 +272,8 @@ def test_other_hardware_wins_at_the_price_of_what_is_likely(build_input: Any) ->
     # Price and bandwidth stand together, whichever way the price was found.
     both = dataclasses.replace(known, bandwidths=(BandwidthWin(kind, "pim", 2, 9.0, 1.5),))
     fared = (OtherHardware(kind, dearer, "pim", "USD/hour", 0.6, 0.1),)
-    (beside,) = reasons.hardware_rows(dataclasses.replace(data, other_hardware=fared, confidence=both))
-    assert beside.wins == f"{shown.wins}; 2 replicas do with 1.5 times the bandwidth of pim"
+    (both_ways,) = reasons.hardware_rows(dataclasses.replace(data, other_hardware=fared, confidence=both))
+    assert both_ways.wins == f"{shown.wins}; 2 replicas do with 1.5 times the bandwidth of pim"
     unlooked = Confidence(sensitivity={"prices": [row | {"draws": 0}]})
     (shown,) = reasons.hardware_rows(
         dataclasses.replace(data, other_hardware=(OtherHardware(kind, dearer),), confidence=unlooked)

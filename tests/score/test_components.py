@@ -59,7 +59,7 @@ def test_bytes_between_devices_are_joules_of_links(run):
     assert parts.accelerators_j == pytest.approx(steps["accelerator"].sum() + idle_j - saved_j, rel=1e-6)
 
 
-def ffn_apart(tmp_path: Path, **of_ffn: float):
+def with_separate_ffn(tmp_path: Path, **of_ffn: float):
     """Six requests, 30 s apart, with the FFN on a card of its own over a link of 10 nJ a byte."""
     documents = {"Accelerator": CATALOGUE.get("Accelerator", "a6000").spec.model_dump(mode="json") | of_ffn}
     link = {"kind": "nvlink", "bandwidth_bytes_per_s": 50e9, "latency_s": 5e-6, "energy_j_per_byte": 1e-8}
@@ -76,7 +76,10 @@ def ffn_apart(tmp_path: Path, **of_ffn: float):
 
 def test_ffn_accelerators_apart_sleep_and_wake(tmp_path):
     """Standby and waking of FFN accelerators count with those of attention, each by its own delay."""
-    plain, slow = ffn_apart(tmp_path), ffn_apart(tmp_path, standby_after_s=5.0, wake_s=2.0, wake_j=500.0)
+    plain, slow = (
+        with_separate_ffn(tmp_path),
+        with_separate_ffn(tmp_path, standby_after_s=5.0, wake_s=2.0, wake_j=500.0),
+    )
     later_s = slow.result.requests.first_token_s - plain.result.requests.first_token_s
     np.testing.assert_allclose(later_s, [0.0, 2.0, 2.0, 2.0, 2.0, 2.0], atol=1e-6)
     uses = [energy_use(each.result) for each in (plain, slow)]

@@ -74,18 +74,18 @@ def test_ffn_accelerators_apart_sleep_and_wake_by_their_own_figures(engine: str)
     own = PowerPlan(standby_saving_w=60.0, standby_after_s=10.0, wake_s=0.5, wake_j=40.0)
     worker, trace = disaggregated(False, engine, own)
     alone = simulate(worker, trace)
-    apart = simulate(replace(worker, power=replace(own, ffn=Standby(30.0, 100.0, 2.0, 500.0))), trace)
-    later_s = apart.requests.first_token_s - alone.requests.first_token_s
+    separate = simulate(replace(worker, power=replace(own, ffn=Standby(30.0, 100.0, 2.0, 500.0))), trace)
+    later_s = separate.requests.first_token_s - alone.requests.first_token_s
     np.testing.assert_allclose(later_s, [0.0, 0.0, 0.0, 0.0, 1.5], atol=1e-9)
-    assert float((apart.workers.energy_j - alone.workers.energy_j).sum()) == pytest.approx(500.0)
-    assert apart.workers.ffn_standby_s is not None
-    gaps = apart.requests.arrival_s[1:] - apart.requests.finish_s[:-1]
+    assert float((separate.workers.energy_j - alone.workers.energy_j).sum()) == pytest.approx(500.0)
+    assert separate.workers.ffn_standby_s is not None
+    gaps = separate.requests.arrival_s[1:] - separate.requests.finish_s[:-1]
     asleep_s = [np.maximum(gaps - after_s, 0.0).sum() for after_s in (10.0, 100.0)]
     waking_s = [0.5 * 2 + 2.0, 2.0]  # until the step begins
-    slept_s = float(apart.workers.standby_s.sum()), float(apart.workers.ffn_standby_s.sum())
+    slept_s = float(separate.workers.standby_s.sum()), float(separate.workers.ffn_standby_s.sum())
     assert slept_s == pytest.approx(np.add(asleep_s, waking_s))
     saved_j = 60.0 * slept_s[0] + 30.0 * slept_s[1]
-    assert energy_use(apart).idle_j == pytest.approx(100.0 * apart.makespan_s - saved_j)
+    assert energy_use(separate).idle_j == pytest.approx(100.0 * separate.makespan_s - saved_j)
 
 
 def test_a_plan_has_the_standby_of_each_kind_of_accelerator() -> None:

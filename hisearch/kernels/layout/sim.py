@@ -21,8 +21,8 @@ from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.kernels.core.handle import Array, Handle, Record
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import components as cl
+from hisearch.kernels.layout import costs as cost_layout
 from hisearch.kernels.layout import (
-    costs,
     decode_fields,
     schedulers_fields,
     sglang_fields,
@@ -35,7 +35,6 @@ from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import kv_groups as gl
 from hisearch.kernels.layout import lora as ll
 from hisearch.kernels.layout import tiers as tl
-from hisearch.kernels.layout.costs import Costs
 from hisearch.kernels.layout.fleet import Fleet, Trace
 from hisearch.kernels.layout.log import ENTRY_LOG, OUTPUT_LOG, STEP_LOG
 from hisearch.kernels.layout.thinking import Thinking
@@ -181,7 +180,7 @@ WORKER = np.dtype(
         *trtllm_fields.WORKER,
         *decode_fields.WORKER,
         *schedulers_fields.WORKER,
-        *costs.WORKER,
+        *cost_layout.WORKER,
         *tiers_fields.WORKER,
     ],
     align=True,
@@ -243,7 +242,7 @@ CONFIG = np.dtype(
         *gr.CONFIG,
         *vllm_fields.CONFIG,
         *sglang_fields.CONFIG,
-        *costs.CONFIG,
+        *cost_layout.CONFIG,
         *trtllm_fields.CONFIG,
         *decode_fields.CONFIG,
         *tiers_fields.CONFIG,
@@ -302,10 +301,10 @@ class Sim(Handle):
         "agents": al.Agents,
         "lora": ll.Lora,
         "grammars": gr.Grammars,
-        "seconds": Costs,
-        "joules": Costs,
-        "attached_joules": Costs,
-        "link_joules": Costs,
+        "seconds": cost_layout.Costs,
+        "joules": cost_layout.Costs,
+        "attached_joules": cost_layout.Costs,
+        "link_joules": cost_layout.Costs,
         "requests": Array(REQUEST, 1),
         "blank": Array(REQUEST, 1),
         "workers": Array(WORKER, 1),

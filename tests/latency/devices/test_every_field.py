@@ -133,8 +133,8 @@ def figures(
     fields = dict(fields)
     model = GEMMA if fields.pop("windows", False) else LLAMA_8B
     spec = PoolSpec.model_validate(fields)
-    apart = spec.devices is not None and spec.devices.attention_ffn is not None
-    named = apart and spec.devices.attention_ffn.ffn_accelerator is not None
+    afd = spec.devices.attention_ffn if spec.devices is not None else None
+    named = afd is not None and afd.ffn_accelerator is not None
     plan = plan_worker(
         spec, model=model, accelerator=card, host=host, media=MEDIA, profile=PROFILES[profile], profile_name=profile,
         devices=KNOWN, ffn_accelerator=ffn if named else None, ffn_host=host,
