@@ -13,8 +13,9 @@ from hisearch.calibrate.build import Measured, Target, build_profile, curves_of
 from hisearch.calibrate.tables import Tables
 from hisearch.specs.base import EngineName
 from hisearch.specs.documents.catalogue import Catalogue
+from hisearch.specs.machines.hardware import AcceleratorSpec
 from hisearch.specs.machines.laws import CollectiveCurve, MixedTerms
-from hisearch.specs.machines.profile import LatencyProfileSpec
+from hisearch.specs.machines.profile import CollectiveTerms, LatencyProfileSpec
 from refit.aic_collectives import read_all_reduce, read_collectives, read_exchange
 from refit.aic_heads import other_heads
 from refit.aic_tables import read_aiconfigurator
@@ -31,6 +32,9 @@ SOURCE = (
     "Fitted on operator latencies of aiconfigurator-core {version} (systems/data; Copyright NVIDIA CORPORATION & "
     "AFFILIATES; Apache-2.0)"
 )
+
+#: A send between pipeline stages, without its bytes; assumed.
+SEND_S = 12e-6
 
 #: Engines in the order in which they replace missing tables of another.
 ENGINES: tuple[EngineName, ...] = ("sglang", "trtllm", "vllm")
@@ -176,7 +180,19 @@ def fit_shipped(
     }
     if engine == "vllm" and accelerator_name in FLASH_ATTENTION_2:
         update["mixed_attention"] = MIXED_ATTENTION
-    return with_hosts(profile.model_copy(update={"laws": profile.laws.model_copy(update=update)}))
+    return with_hosts(
+        profile.model_copy(
+            update={
+                "laws": profile.laws.model_copy(update=update),
+                "all_reduce": _send_terms(profile.all_reduce, catalogue.get("Accelerator", accelerator_name).spec),
+            }
+        )
+    )
+
+
+def _send_terms(terms: CollectiveTerms, accelerator: AcceleratorSpec) -> CollectiveTerms:
+    """Of sends between stages, which no table has: ``SEND_S`` with the link's latency."""
+    return terms.model_copy(update={"alpha_s": round(SEND_S - accelerator.peer_link.latency_s, 9)})
 
 
 def _with_links(tables: Tables, accelerator_name: str, data: Path, engine: EngineName) -> Tables:

@@ -2,7 +2,8 @@
 
     idle      ``idle_w``
     standby   ``standby_w`` instead, once a worker has been idle for ``standby_after_s``; its next step begins
-              ``wake_s`` later, and costs ``wake_j`` more
+              ``wake_s`` later, and costs ``wake_j`` more. FFN accelerators apart have both of their own: a step
+              begins when all are awake
     active    above idle, while operators run
 
 An operator of an accelerator keeps arithmetic busy for ``c`` and memory for ``m`` seconds, at the rates that kernels
@@ -44,12 +45,25 @@ class BaseParts:
     storage_w: float = 0.0
 
 
+class Standby(NamedTuple):
+    """Standby of a worker's accelerators of one kind.
+
+    saving_w: idle less standby, of all of them. after_s: idle seconds before standby. wake_s, wake_j: from there to a
+    step; joules of all of them.
+    """
+
+    saving_w: float = 0.0
+    after_s: float = math.inf
+    wake_s: float = 0.0
+    wake_j: float = 0.0
+
+
 @dataclass(frozen=True)
 class PowerPlan:
     """A worker's power besides its steps' energy and its accelerators' idle power.
 
     accelerators: of the worker.
-    standby_saving_w: of one accelerator, idle less standby; with its part of FFN accelerators that stand apart.
+    standby_saving_w: of one accelerator, idle less standby.
     standby_after_s: idle seconds before standby. wake_s, wake_j: from standby to a step; joules of all accelerators.
     host_w: the worker's share of its hosts' base load.
     cpu_w: its share of the hosts' CPU power above the base load, while it steps.
@@ -57,6 +71,7 @@ class PowerPlan:
     host_link_j_per_byte, network_j_per_byte: of KV moved.
     usd_per_kwh, pue: price of electricity, and watts of the site per watt of its machines.
     base_parts: ``host_w`` by component.
+    ffn: standby of the worker's part of FFN accelerators that stand apart; None without.
     """
 
     accelerators: int = 1
@@ -72,6 +87,12 @@ class PowerPlan:
     usd_per_kwh: float = 0.0
     pue: float = 1.0
     base_parts: BaseParts = BaseParts()
+    ffn: Standby | None = None
+
+    @property
+    def own(self) -> Standby:
+        """Standby of the worker's own accelerators."""
+        return Standby(self.standby_saving_w * self.accelerators, self.standby_after_s, self.wake_s, self.wake_j)
 
 
 class FfnPart(NamedTuple):
@@ -92,27 +113,21 @@ def plan_power(
 ) -> PowerPlan:
     """Power of a worker with this split; no host power without ``host``. ffn: accelerators of its FFNs, if apart."""
     shares = [(host, split.ranks / host.accelerators)] if host is not None else []
-    saving_w = _standby_saving_w(accelerator)
+    single = standby_of(accelerator, 1)
     peer_j = _peer_bytes_per_token(split, model, separate_ffn=ffn is not None) * accelerator.peer_link.energy_j_per_byte
     if ffn is not None:
         shares += [(ffn.host, ffn.accelerators / ffn.host.accelerators)] if ffn.host is not None else []
-        saving_w += _standby_saving_w(ffn.accelerator) * ffn.accelerators / split.ranks
         # A dense FFN's results are reduced among the accelerators that it is split over.
         dense_layers = model.ffn_count if model.moe is None else min(model.moe.leading_dense_layers, model.ffn_count)
         dense = dense_layers * all_gather_volume(1.0, ffn.groups) * ffn.groups
         peer_j += dense * _ACTIVATION_BYTES * model.hidden_size * ffn.accelerator.peer_link.energy_j_per_byte
-    after_s = [
-        each.standby_after_s
-        for each in (accelerator, *([ffn.accelerator] if ffn else []))
-        if _standby_saving_w(each) > 0
-    ]
     parts = [base_parts(carrier, share) for carrier, share in shares]
     return PowerPlan(
         accelerators=split.ranks,
-        standby_saving_w=saving_w,
-        standby_after_s=max(after_s, default=math.inf),
-        wake_s=accelerator.wake_s,
-        wake_j=accelerator.wake_j * split.ranks,
+        standby_saving_w=single.saving_w,
+        standby_after_s=single.after_s,
+        wake_s=single.wake_s,
+        wake_j=single.wake_j * split.ranks,
         host_w=sum(carrier.base_w * share for carrier, share in shares),
         cpu_w=sum(carrier.cpu_active_w * share for carrier, share in shares),
         peer_j_per_token=peer_j,
@@ -121,11 +136,16 @@ def plan_power(
         usd_per_kwh=host.usd_per_kwh if host is not None else 0.0,
         pue=host.pue if host is not None else 1.0,
         base_parts=BaseParts(*(sum(column) for column in zip(*map(astuple, parts), strict=True))),
+        ffn=standby_of(ffn.accelerator, ffn.accelerators) if ffn is not None else None,
     )
 
 
-def _standby_saving_w(accelerator: AcceleratorSpec) -> float:
-    return accelerator.idle_w - accelerator.standby_w if accelerator.standby_w is not None else 0.0
+def standby_of(accelerator: AcceleratorSpec, count: float) -> Standby:
+    """Standby of so many accelerators; never entered where the accelerator has none."""
+    if accelerator.standby_w is None:
+        return Standby()
+    saving_w = (accelerator.idle_w - accelerator.standby_w) * count
+    return Standby(saving_w, accelerator.standby_after_s, accelerator.wake_s, accelerator.wake_j * count)
 
 
 def base_parts(host: HostSpec, share: float) -> BaseParts:

@@ -4,19 +4,19 @@ Conventions
     * An accelerator's price includes its share of the host, as cloud prices do; shipped hosts cost nothing themselves.
     * A host (the pool's, else the accelerator's usual one) with a price above zero is added, shared by its accelerator
       slots: a pool pays ``price * accelerators used / slots``. Empty slots cost it nothing: whole hosts are not bought.
-    * Attached devices are bought for each accelerator, as many as their count. With attention-FFN disaggregation, FFN
-      accelerators are bought for every group of attention workers that share them, full or not.
+    * Attached devices are bought for each accelerator, as many as their count; shared ones whole, for each host or
+      pool, and FFN accelerators apart for every group of attention workers, full or not (``hardware.whole``).
     * A cache tier adds ``gib * usd_per_gib_hour`` for each of its stores. Its scope says how many: one per worker, per
       node in use (workers fill nodes one after the other), or per cluster.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from hisearch.hardware.whole import devices_bought, ffn_accelerators_bought
 from hisearch.specs.checks.checks import cpu_problem
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.tier_checks import scope_of
@@ -99,20 +99,21 @@ def deployment_cost(
         count += used
         accelerator = _find(accelerators, pool.accelerator, "accelerator")
         accelerator_usd += used * accelerator.price.usd_per_hour
+        host_name = pool.host or accelerator.host
+        host = _find(hosts, host_name, "host") if host_name is not None else None
         if pool.devices is not None:
             for entry in pool.devices.attached.values():
-                device_usd += used * entry.number * _find(devices, entry.device, "device").price.usd_per_hour
+                usd_each = _find(devices, entry.device, "device").price.usd_per_hour
+                device_usd += devices_bought(pool, entry, host) * usd_each
             bought, usd, usd_of_hosts = _ffn_accelerators(pool, pool.devices, accelerators, hosts)
             count += bought
             accelerator_usd += usd
             host_usd += usd_of_hosts
-        host_name = pool.host or accelerator.host
         host_usd += _host_share(pool, host_name, used, hosts)
-        if pool.devices is not None and host_name is not None:
-            problem = cpu_problem(pool, pool.devices, devices, host_name, _find(hosts, host_name, "host"))
+        if pool.devices is not None and host_name is not None and host is not None:
+            problem = cpu_problem(pool, pool.devices, devices, host_name, host)
             if problem:
                 raise ValueError(f"pool {pool.name}: {problem}")
-        host = hosts.get(host_name) if host_name is not None else None
         tiers += [_tier_cost(pool, tier, _find(media, tier.medium, "medium"), host) for tier in pool.tiers]
     return CostBreakdown(accelerator_usd, host_usd, count, tuple(tiers), device_usd)
 
@@ -166,7 +167,7 @@ def _ffn_accelerators(
     afd = spec.attention_ffn
     if afd is None:
         return 0, 0.0, 0.0
-    bought = math.ceil(pool.replicas / afd.attention) * afd.ffn
+    bought = ffn_accelerators_bought(pool)
     accelerator = _find(accelerators, afd.ffn_accelerator or pool.accelerator, "accelerator")
     name = ffn_host_name(pool, accelerator)
     host_usd = _share_of(_find(hosts, name, "host"), bought) if name is not None else 0.0

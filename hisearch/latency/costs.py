@@ -283,6 +283,11 @@ class CompiledCosts:
         return StepCosts(0.0, 0.0, **dict(zip(StepCosts._fields[2:], added, strict=True)))  # type: ignore[arg-type]
 
     @property
+    def link_joules(self) -> StepCosts | None:
+        """What links between devices have in ``joules``; None without them."""
+        return self.components.get("link")
+
+    @property
     def attached_idle_w(self) -> float:
         """What attached devices have in ``idle_w``."""
         return sum(self.idle_w_by_component.get(name, 0.0) for name in self.attached)

@@ -20,9 +20,10 @@ class EnergyUse:
     """Joules of all workers over the makespan.
 
     idle_j: accelerators' idle power while their workers are present, less standby savings. active_j: accelerators'
-    work, above idle. host_j: base load of the workers' shares of their hosts, while present. cpu_j: CPU energy above
-    that base load while workers step. links_j: collectives, and KV and agents' objects moved over hosts' links and
-    networks. tiers_j: the same data written to and read from media.
+    work, above idle, and attached devices'. host_j: base load of the workers' shares of their hosts, while present.
+    cpu_j: CPU energy above that base load while workers step. links_j: collectives, bytes between a worker's devices,
+    and KV and agents' objects moved over hosts' links and networks. tiers_j: the same data written to and read from
+    media.
     """
 
     idle_j: float
@@ -44,7 +45,8 @@ class EnergyParts:
 
     accelerators: idle and active. devices: PIM, NPUs and memory attached to them, likewise. cpu: waiting and
     working. dram: main memory kept, KV moved in and out of main and CXL memory. links: switches between
-    accelerators, and bytes over accelerators' and hosts' links. nics: adapters, and bytes over the network.
+    accelerators, and bytes over links of accelerators, attached devices and hosts. nics: adapters, and bytes over the
+    network.
     storage: disks and remote pools. rest: hosts' base load without a known component.
     """
 
@@ -89,12 +91,11 @@ def energy_parts(result: Result) -> EnergyParts:
 def energy_use(result: Result) -> EnergyUse:
     """Energy by consumer; see ``hardware.power`` for the law.
 
-    ``result.workers.energy_j``: joules of each worker above idle. ``result.workers.standby_s``: seconds that its
-    accelerators spent in standby.
+    ``result.workers.energy_j``: joules of each worker above idle, links between its devices among them.
     """
     uses, moved = _pool_energies(result), _moved_j(result)
-    idle_j, active_j, host_j, cpu_j, peer_j = (float(sum(column)) for column in zip(*uses, strict=True))
-    return EnergyUse(idle_j, active_j, host_j, cpu_j, peer_j + moved.links_j, moved.media_j)
+    idle_j, active_j, host_j, cpu_j, links_j = (float(sum(column)) for column in zip(*uses, strict=True))
+    return EnergyUse(idle_j, active_j, host_j, cpu_j, links_j + moved.links_j, moved.media_j)
 
 
 def pools_of(result: Result) -> tuple[PoolUse, ...]:
@@ -121,17 +122,20 @@ def _present_s(result: Result) -> list[float]:
 
 
 def _pool_energy(result: Result, pool: PoolUse, present_s: float) -> tuple[float, ...]:
-    """Joules of a pool with ``present_s`` worker-seconds: idle, active, host, CPUs, collectives."""
+    """Joules of a pool with ``present_s`` worker-seconds: idle, active, host, CPUs, links of its devices."""
     workers, power = result.workers, pool.power
     mine = slice(pool.first_worker, pool.first_worker + pool.workers)
     tokens = float((workers.prefill_tokens[mine] + workers.decode_tokens[mine]).sum())
-    saved = float(workers.standby_s[mine].sum()) * power.standby_saving_w * power.accelerators
+    saved = float(workers.standby_s[mine].sum()) * power.own.saving_w
+    if power.ffn is not None and workers.ffn_standby_s is not None:
+        saved += float(workers.ffn_standby_s[mine].sum()) * power.ffn.saving_w
+    link_j = 0.0 if workers.link_j is None else float(workers.link_j[mine].sum())
     return (
         pool.idle_w * present_s - saved,
-        float(workers.energy_j[mine].sum()),
+        float(workers.energy_j[mine].sum()) - link_j,
         power.host_w * present_s,
         power.cpu_w * float(workers.busy_s[mine].sum()),
-        power.peer_j_per_token * tokens,
+        power.peer_j_per_token * tokens + link_j,
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from hisearch.base.dtypes import F8
+from hisearch.hardware.power import Standby
 from hisearch.latency.costs import StepCosts
 from hisearch.score.components import step_joules
 from hisearch.score.energy import pools_of
@@ -22,8 +23,9 @@ def watts_series(result: Result, joules: StepCosts, interval_s: float) -> pd.Dat
 
     A step's joules above idle are spread evenly over its duration. They are priced with ``joules``, the tables of the
     simulation. Idle time draws idle power, and standby power from ``standby_after_s`` of idleness on. ``host_w``: base
-    load and CPUs. Links and media are left out. The other sums equal those of ``score.energy``. The exception is CPU
-    energy of several DP ranks or micro-batches, whose steps overlap.
+    load and CPUs. Links and media are left out, but for links between a worker's devices, which ``accelerators_w`` has;
+    so are joules of waking. The other sums equal those of ``score.energy``. The exception is CPU energy of several DP
+    ranks or micro-batches, whose steps overlap.
 
     Raises:
         ValueError: the result has no log, or ``interval_s`` is not positive.
@@ -43,8 +45,8 @@ def watts_series(result: Result, joules: StepCosts, interval_s: float) -> pd.Dat
         for worker in range(pool.first_worker, pool.first_worker + pool.workers):
             mine = result.log.steps["worker"] == worker
             start_s, stop_s = result.log.steps["start_s"][mine], result.log.steps["end_s"][mine]
-            asleep_s = _asleep(edges, start_s, stop_s, power.standby_after_s)
-            saved_w = asleep_s / width_s * power.standby_saving_w * power.accelerators
+            kinds = (power.own, power.ffn or Standby())
+            saved_w = sum(_asleep(edges, start_s, stop_s, of.after_s) / width_s * of.saving_w for of in kinds)
             busy = np.minimum(_over(edges, start_s, stop_s, stop_s - start_s) / width_s, 1.0)
             columns: dict[str, object] = {
                 "time_s": edges[:-1],

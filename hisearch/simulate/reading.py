@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from hisearch.base.dtypes import I4
+from hisearch.hardware.power import Standby
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.simulate import agent_use, draft_use, front_end, grammar_use, lora_use, tier_use
@@ -130,7 +131,7 @@ def _pool_uses(plan: FleetPlan, sims: Sequence[la.Sim]) -> tuple[PoolUse, ...]:
             tuple(TierEnergy(tier.energy_j_per_token, tier.bytes_per_token, tier.kind) for tier in _tiers(plan, pool)),
             int(sim.workers["far_hit_tokens"].sum()),
             bool(tier_arrays.storage_of(pool.plan)),
-            pool.plan.costs.attached_idle_w,
+            pool.plan.attached_idle_w,
         )
         for pool, sim, first in zip(plan.pools, sims, fleet_arrays.first_members(plan), strict=True)
     )
@@ -238,11 +239,13 @@ def _worker_table(plan: FleetPlan, fleet: fl.Fleet, sims: Sequence[la.Sim], end_
     for p, pool in fleet_arrays.in_order(plan):
         mine = members[firsts[p] : firsts[p] + pool.slots]
         tables.append(_pool_workers(pool.plan, sims[p], mine, end_s))
-    return WorkerTable(
-        begun_s=members["begun_s"].copy(),
-        gone_s=members["gone_s"].copy(),
-        **{name: np.concatenate([table[name] for table in tables]) for name in tables[0]},
-    )
+    columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+    plans = [pool.plan for pool in plan.pools]
+    if all(worker.power.ffn is None for worker in plans):
+        columns.pop("ffn_standby_s")
+    if all(worker.costs.link_joules is None for worker in plans):
+        columns.pop("link_j")
+    return WorkerTable(begun_s=members["begun_s"].copy(), gone_s=members["gone_s"].copy(), **columns)
 
 
 def _pool_workers(plan: WorkerPlan, sim: la.Sim, members: np.ndarray, end_s: float) -> dict[str, np.ndarray]:
@@ -251,15 +254,19 @@ def _pool_workers(plan: WorkerPlan, sim: la.Sim, members: np.ndarray, end_s: flo
     columns = {
         name: workers[name].reshape(-1, schedulers).sum(axis=1)
         for name in (
-            "steps", "requests", "preemptions", "energy_j", "attached_j", "prefill_tokens", "decode_tokens",
+            "steps", "requests", "preemptions", "energy_j", "attached_j", "link_j", "prefill_tokens", "decode_tokens",
             "host_hit_tokens",
         )
     }  # fmt: skip
     # The first scheduler keeps it for all. A worker that has gone, or never started, spends no standby time.
     until_s = np.where(np.isnan(members["gone_s"]), end_s, members["gone_s"])
-    after_last_s = until_s - workers["awake_until_s"][::schedulers] - plan.power.standby_after_s
-    asleep_s = workers["standby_s"][::schedulers] + np.maximum(after_last_s, 0.0)
-    columns["energy_j"] += workers["wakes"][::schedulers] * plan.power.wake_j
+    idle_s = until_s - workers["awake_until_s"][::schedulers]
+    begun = ~np.isnan(members["begun_s"])
+    asleep_s = {}
+    for kind, standby in (("", plan.power.own), ("ffn_", plan.power.ffn or Standby())):
+        slept_s = workers[f"{kind}standby_s"][::schedulers] + np.maximum(idle_s - standby.after_s, 0.0)
+        asleep_s[f"{kind}standby_s"] = np.where(begun, slept_s, 0.0)
+        columns["energy_j"] += workers[f"{kind}wakes"][::schedulers] * standby.wake_j
     evicted = sim.trees["evicted_tokens"][: len(workers)]
     busy_s = workers["busy_s"].reshape(-1, schedulers)
     mean_s = busy_s.sum(axis=1) / schedulers
@@ -268,7 +275,7 @@ def _pool_workers(plan: WorkerPlan, sim: la.Sim, members: np.ndarray, end_s: flo
         "busiest_s": busy_s.max(axis=1) if plan.scheduler_kind == "lockstep" else mean_s,
         "peak_kv_tokens": workers["peak_pages"].reshape(-1, schedulers).max(axis=1) * sim.config.page_tokens,
         "evicted_tokens": evicted.reshape(-1, schedulers).sum(axis=1),
-        "standby_s": np.where(np.isnan(members["begun_s"]), 0.0, asleep_s),
+        **asleep_s,
     }
 
 

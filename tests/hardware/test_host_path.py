@@ -100,7 +100,8 @@ def test_only_devices_of_the_host_lie_behind_it() -> None:
     linked = {name: device for name, device in names.items() if device.link is not None}
     spec = DevicesSpec.model_validate({"attached": {name: {"device": name} for name in linked}})
     narrow = SWITCH.model_copy(update={"bandwidth_bytes_per_s": 4e9})
-    links = links_of(WorkerDevices(spec, linked, None, (narrow,)), 4)
+    card = CATALOGUE.get("Accelerator", "h100-sxm").spec
+    links = links_of(WorkerDevices(spec, linked, None, (narrow,)), card, 4).links
     kinds = set()
     for name, device in linked.items():
         link = links[frozenset((ACCELERATOR, name))]

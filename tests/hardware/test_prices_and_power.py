@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import datetime
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from hisearch.hardware.power import FfnPart, plan_power, worker_dynamic_w, worker_idle_w
 from hisearch.hardware.prices import deployment_cost, mean_cost
+from hisearch.latency.costs import CompiledCosts, StepCosts
+from hisearch.simulate.plans.draw import WorkerHardware, idle_draw, worker_devices
 from hisearch.specs.base import Price, Provenance
 from hisearch.specs.checks.checks import cpu_memory_note
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
@@ -19,6 +22,9 @@ from hisearch.specs.machines.parallelism import Parallelism
 
 TODAY = datetime.date(2025, 1, 1)
 FACTS = Provenance(source="data sheet", as_of=TODAY)
+MODEL = Catalogue().get("Model", "llama-3.1-8b").spec
+#: Of steps that take nothing.
+NO_COSTS = (0.0, 0.0, np.zeros(2), np.zeros(2), np.zeros((2, 2)), np.zeros((2, 2)))
 LINK = LinkSpec(kind="nvlink", bandwidth_bytes_per_s=450e9, latency_s=2e-6)
 
 
@@ -139,6 +145,63 @@ def test_devices_are_bought_for_each_accelerator():
         deployment_cost(bought, {"h100": accelerator()}, {}, {})
 
 
+@pytest.mark.parametrize(
+    ("replicas", "tensor_parallel", "shared_by", "on_hosts", "without"),
+    [
+        (1, 1, 4, 1, 1),
+        (3, 1, 4, 1, 1),
+        (5, 1, 4, 2, 2),
+        (9, 1, 4, 3, 3),  # two on a full host, one more on the next
+        (9, 1, 8, 2, 2),
+        (9, 1, 6, 3, 2),  # eight slots are more than six: two there, and one on the next
+        (3, 3, 4, 3, 3),  # six accelerators on the first host, three on the next
+        (2, 16, 8, 4, 4),  # four whole hosts
+        (2, 16, 16, 2, 2),  # shared beyond a host
+    ],
+)
+def test_shared_devices_are_bought_whole(replicas, tensor_parallel, shared_by, on_hosts, without):
+    """No deployment pays for a part of a device, and no two hosts share one that fits into a host."""
+    block = {"attached": {"far": {"device": "cxl", "count": 2, "shared_by": shared_by}}}
+    pool = {"replicas": replicas, "tensor_parallel": tensor_parallel, "devices": block}
+    known = {"cxl": device(0.5)}
+    wide = host(0.0).model_copy(update={"peer_domain": 16})
+    alone = deployment_cost(deployment(**pool), {"h100": accelerator()}, {}, {}, known)
+    placed = deployment_cost(deployment(**pool), {"h100": accelerator("hgx")}, {"hgx": wide}, {}, known)
+    assert alone.device_usd_per_hour == 2 * 0.5 * without
+    assert placed.device_usd_per_hour == 2 * 0.5 * on_hosts
+
+
+@pytest.mark.parametrize(("replicas", "cpus"), [(1, 1), (3, 1), (4, 1), (5, 2), (9, 3)])
+def test_whole_devices_draw_idle_power(replicas, cpus):
+    """All workers together draw what the devices that are paid for draw, attention groups or none."""
+    groups = 2 if replicas == 1 else 1
+    (pool,) = deployment(
+        host="hgx", replicas=replicas, tensor_parallel=1, attention_data_parallel=groups,
+        devices={"attached": {"cpu": {"device": "cpu", "shared_by": 4}}},
+    ).pools  # fmt: skip
+    card, cpu = accelerator("hgx"), device(1.0).model_copy(update={"kind": "cpu"})
+    attached = worker_devices(pool, {"cpu": cpu}, None, None)
+    stated = CompiledCosts(StepCosts(*NO_COSTS), StepCosts(*NO_COSTS), 0.0, "x", "assumed", 0.0)
+    costs, _ = idle_draw(stated, pool, MODEL, WorkerHardware(card, host(0.0)), attached)
+    assert replicas * groups * costs.idle_w_by_component["cpu"] == pytest.approx(cpus * 20.0)
+    assert replicas * groups * costs.idle_w == pytest.approx(cpus * 20.0 + replicas * groups * 70.0)
+    bought = DeploymentSpec(model="m", pools=[pool])
+    assert deployment_cost(bought, {"h100": card}, {"hgx": host(0.0)}, {}, {"cpu": cpu}).device_usd_per_hour == cpus
+
+
+def test_ffn_accelerators_of_a_group_begun_draw_power_whole():
+    """Five attention workers, four to a group, have two groups of two FFN accelerators, with their part of a host."""
+    (pool,) = deployment(replicas=5, tensor_parallel=1, devices={"attention_ffn": {"attention": 4, "ffn": 2}}).pools
+    card = accelerator("hgx").model_copy(update={"standby_w": 30.0, "wake_j": 10.0})
+    hardware = WorkerHardware(card, host(0.0), None, host(0.0))
+    stated = CompiledCosts(StepCosts(*NO_COSTS), StepCosts(*NO_COSTS), 0.0, "x", "assumed", 0.0)
+    costs, power = idle_draw(stated, pool, MODEL, hardware, worker_devices(pool, {}, None, None))
+    assert 5 * costs.idle_w_by_component["ffn"] == pytest.approx(4 * 70.0)
+    assert 5 * power.host_w == pytest.approx((5 + 4) * 800.0 / 8)
+    assert power.ffn is not None
+    assert (5 * power.ffn.saving_w, 5 * power.ffn.wake_j) == pytest.approx((4 * 40.0, 4 * 10.0))
+
+
 def test_ffn_accelerators_are_bought_for_each_group_begun():
     split = {"attention_ffn": {"attention": 2, "ffn": 5}}
     cost = deployment_cost(deployment(replicas=3, devices=split), {"h100": accelerator()}, {}, {})
@@ -200,7 +263,7 @@ def test_ffn_accelerators_draw_power_with_their_hosts():
     assert separate_ffn.host_w == together.host_w == 2 * alone.host_w > 0
     assert separate_ffn.cpu_w == together.cpu_w == 2 * alone.cpu_w > 0
     assert separate_ffn.base_parts == together.base_parts
-    saved = [plan.standby_saving_w * plan.accelerators for plan in (separate_ffn, together)]
+    saved = [plan.own.saving_w + (plan.ffn.saving_w if plan.ffn else 0.0) for plan in (separate_ffn, together)]
     assert saved[0] == saved[1] > 0
 
 

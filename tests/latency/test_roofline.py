@@ -25,12 +25,13 @@ from latency_catalogue import (
 )
 
 from hisearch.latency.costs import CompiledCosts
+from hisearch.latency.estimator import build_estimator
 from hisearch.latency.estimators.roofline import RooflineEstimator
 from hisearch.latency.operators import attention_pairs, windowed_pairs
 from hisearch.latency.priced import PricedWorker
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
-from hisearch.latency.workers.roofline import compute_dtype
+from hisearch.latency.workers.roofline import compute_dtype, peer_collectives
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 
 ROOFLINE = RooflineEstimator("test", PROFILE)
@@ -115,8 +116,67 @@ def test_all_reduces_close_the_form():
     costs, alone = compiled(LLAMA_70B, tp=2), worker(LLAMA_70B, tp=2)
     tokens = 4096
     operators = alone._operators(alone.token_ops, np.array([float(tokens)]))[0]
-    collectives = 161 * (8e-6 + 1.0 * tokens * 8192 * 2 / (450e9 * 0.7))
+    collectives = 161 * (8e-6 + 2 * 1e-6 + 1.0 * tokens * 8192 * 2 / (450e9 * 0.7))
     assert costs.seconds.token_s[tokens] == pytest.approx(operators + collectives + 80 * 4e-6)
+
+
+def with_latency(accelerator, latency_s):
+    link = accelerator.peer_link.model_copy(update={"latency_s": latency_s})
+    return accelerator.model_copy(update={"peer_link": link})
+
+
+@pytest.mark.parametrize(
+    ("split", "steps"),
+    [
+        (Parallelism(tensor=2), 2 * 161 + 1),  # there and back for each all-reduce, once for the logits
+        (Parallelism(tensor=8), 2 * 3 * 161 + 3),
+        (Parallelism(tensor=2, pipeline=2), 2 * 161 + 1 + 1),
+        (Parallelism(tensor=1, pipeline=4), 3),
+        (Parallelism(tensor=2, attention_data=2), 2 * 81 + 80 * 2 * 2 + 1),  # gathered and scattered over four ranks
+    ],
+    ids=str,
+)
+def test_steps_of_collectives_and_sends_take_the_links_latency(split, steps):
+    """1 ms more a step, where nothing was measured."""
+    slow, fast = (
+        ROOFLINE.compile(PricedWorker(LLAMA_70B, with_latency(H100, s), split, None, "bf16", VLLM, 64, 8, 4096))
+        for s in (1e-3, 0.0)
+    )
+    more_s = slow.seconds.token_s[1] - fast.seconds.token_s[1] + slow.seconds.sequence_s[1] - fast.seconds.sequence_s[1]
+    assert more_s == pytest.approx(1e-3 * steps)
+
+
+@pytest.mark.parametrize(("split", "sends"), [(Parallelism(tensor=2), 0), (Parallelism(tensor=2, pipeline=2), 1)])
+def test_measured_collectives_have_the_latency_in_their_tables(split, sends):
+    """What no table has, a send between stages, takes it; 12 us of it in all on the link that was measured."""
+    profile = CATALOGUE.get("LatencyProfile", "vllm-h100-sxm").spec
+    card = CATALOGUE.get("Accelerator", "h100-sxm").spec
+    usual, slow = (
+        build_estimator("test", profile).compile(
+            PricedWorker(LLAMA_70B, accelerator, split, None, "bf16", VLLM, 64, 8, 4096)
+        )
+        for accelerator in (card, with_latency(card, card.peer_link.latency_s + 1e-3))
+    )
+    assert slow.seconds.token_s[1] - usual.seconds.token_s[1] == pytest.approx(1e-3 * sends)
+    peers = peer_collectives(profile, card)
+    assert peers.send_s(np.zeros(1))[0] == 12e-6
+
+
+@pytest.mark.parametrize("name", CATALOGUE.names("LatencyProfile"))
+def test_shipped_sends_take_as_long_with_the_link_s_latency(name):
+    """Of profiles with measured collectives: 12 us and the bytes, whatever the link."""
+    profile = CATALOGUE.get("LatencyProfile", name).spec
+    if profile.laws is None or profile.laws.collectives is None:
+        return
+    card = CATALOGUE.get("Accelerator", profile.laws.accelerator).spec
+    assert profile.all_reduce.alpha_s + card.peer_link.latency_s == 12e-6
+
+
+def test_more_ranks_take_longer_to_agree():
+    """Fixed costs of an all-reduce rise with the logarithm of the ranks, from 2 to 72."""
+    peers = peer_collectives(PROFILE, H100)
+    fixed = [float(peers.all_reduce_s(np.zeros(1), ranks)[0]) for ranks in (1, 2, 4, 8, 72)]
+    assert fixed == pytest.approx([0.0, *(8e-6 + 2 * steps * 1e-6 for steps in (1, 2, 3, 7))])
 
 
 @pytest.mark.parametrize("model", MODELS, **IDS)

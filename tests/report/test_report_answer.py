@@ -230,21 +230,31 @@ def test_other_hardware_says_when_it_would_win(build_input: Any) -> None:
     best, missed = data.recommendation.trial, next(trial for trial in data.trials if not trial.feasible)
     dearer = next(trial for trial in data.trials if trial.meets_slo and price_of(trial) > price_of(best))
     fared = (
-        OtherHardware("with pim", dearer, "pim", "USD/hour", 0.6, 0.25),
+        OtherHardware("with pim", dearer, "pim", "USD/hour", 0.6, 0.25, 7),
         OtherHardware("with a slow pim", dearer, "slow-pim", "USD/hour", 0.6, None),
         OtherHardware("too slow", missed),
+        OtherHardware("x with a pim too slow", missed, "pim", "USD/hour", 0.6),
+        OtherHardware("x with cxl too slow", missed, "cxl", "USD/hour", 0.6),
         OtherHardware("ruled out", None),
     )
-    wins = (BandwidthWin("with pim", "pim", 3, 9.0, 1.52), BandwidthWin("with a slow pim", "slow-pim", 3, 9.0, None))
+    wins = (
+        BandwidthWin("with pim", "pim", 3, 9.0, 1.52),
+        BandwidthWin("with a slow pim", "slow-pim", 3, 9.0, None),
+        BandwidthWin("x with a pim too slow", "pim", 1, 9.0, 2.0),
+        BandwidthWin("x with cxl too slow", "cxl", 3, 9.0, None),
+    )
     shown = dataclasses.replace(data, other_hardware=fared, confidence=Confidence(bandwidths=wins))
     rows = reasons.hardware_rows(shown)
     assert [row.wins for row in rows] == [
         "pim at $0.25 per hour or less, now $0.60; 3 replicas do with 1.5 times its bandwidth",
         "not even with slow-pim for nothing; not with 4 times its bandwidth either",
         violation_of(missed),
+        f"{violation_of(missed)}; 1 replica does with 2.0 times the bandwidth of pim",
+        f"{violation_of(missed)}; not with 4 times the bandwidth of cxl",
         "not simulated on the whole trace",
     ]
-    assert [row.meets for row in rows] == [True, True, False, False]
+    assert [row.meets for row in rows] == [True, True, False, False, False, False]
+    assert [row.trials for row in rows] == [7, 0, 0, 0, 0, 0]
     assert "How other hardware fared" in render(shown)
 
 
@@ -259,6 +269,11 @@ def test_other_hardware_wins_at_the_price_of_what_is_likely(build_input: Any) ->
         dataclasses.replace(data, other_hardware=(OtherHardware(kind, dearer),), confidence=known)
     )
     assert shown.wins == f"h200 at $3.24 or less, now $3.50: {hardware(dearer.deployment)} holds in 8 of 8 draws"
+    # Price and bandwidth stand together, whichever way the price was found.
+    both = dataclasses.replace(known, bandwidths=(BandwidthWin(kind, "pim", 2, 9.0, 1.5),))
+    fared = (OtherHardware(kind, dearer, "pim", "USD/hour", 0.6, 0.1),)
+    (both_ways,) = reasons.hardware_rows(dataclasses.replace(data, other_hardware=fared, confidence=both))
+    assert both_ways.wins == f"{shown.wins}; 2 replicas do with 1.5 times the bandwidth of pim"
     unlooked = Confidence(sensitivity={"prices": [row | {"draws": 0}]})
     (shown,) = reasons.hardware_rows(
         dataclasses.replace(data, other_hardware=(OtherHardware(kind, dearer),), confidence=unlooked)

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from hisearch.api.deployments.deployment import simulate_deployment
 from hisearch.score.components import component_power, step_joules
 from hisearch.score.energy import energy_parts, energy_use
-from hisearch.specs.documents.catalogue import shipped_root
+from hisearch.specs.documents.catalogue import Catalogue, shipped_root
 from hisearch.traces.compiler import compile_trace
 from hisearch.traces.trace import make_trace
 
+CATALOGUE = Catalogue()
 PIM = shipped_root() / "studies" / "deployments" / "llama-3.1-8b-a6000-pim.yaml"
 
 
@@ -44,6 +46,50 @@ def test_attached_devices_are_a_component_of_the_node(run):
     assert parts.devices_j == pytest.approx(steps["pim"].sum() + idle_j, rel=1e-6)
     assert parts.devices_j > idle_j > 0
     assert parts.total_j == pytest.approx(energy_use(run.result).total_j)
+
+
+def test_bytes_between_devices_are_joules_of_links(run):
+    steps = step_joules(run.result, run.plan.costs.components)
+    parts, use = energy_parts(run.result), energy_use(run.result)
+    links_j = parts.links_j - run.plan.power.base_parts.links_w * run.result.makespan_s
+    assert links_j == pytest.approx(steps["link"].sum(), rel=1e-6)
+    assert use.links_j == pytest.approx(steps["link"].sum(), rel=1e-6)
+    idle_j = run.plan.costs.idle_w_by_component["accelerator"] * run.result.makespan_s
+    saved_j = float(run.result.workers.standby_s.sum()) * run.plan.power.own.saving_w
+    assert parts.accelerators_j == pytest.approx(steps["accelerator"].sum() + idle_j - saved_j, rel=1e-6)
+
+
+def with_separate_ffn(tmp_path: Path, **of_ffn: float):
+    """Six requests, 30 s apart, with the FFN on a card of its own over a link of 10 nJ a byte."""
+    documents = {"Accelerator": CATALOGUE.get("Accelerator", "a6000").spec.model_dump(mode="json") | of_ffn}
+    link = {"kind": "nvlink", "bandwidth_bytes_per_s": 50e9, "latency_s": 5e-6, "energy_j_per_byte": 1e-8}
+    split = {"attention": 1, "ffn": 1, "ffn_accelerator": "./accelerator.yaml", "link": link}
+    pool = {"accelerator": "a6000", "engine": {"name": "vllm"}, "devices": {"attention_ffn": split}}
+    documents["Deployment"] = {"model": "llama-3.1-8b", "profile": "roofline", "pools": [pool]}
+    for kind, spec in documents.items():
+        document = {"apiVersion": "hisearch/v1", "kind": kind, "metadata": {"name": kind.lower()}, "spec": spec}
+        (tmp_path / f"{kind.lower()}.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    count = np.arange(6)
+    requests = make_trace(arrival_s=30.0 * count, input_tokens=200 + 0 * count, output_tokens=20 + 0 * count)
+    return simulate_deployment(tmp_path / "deployment.yaml", compile_trace(requests, "apart"), log=True)
+
+
+def test_ffn_accelerators_apart_sleep_and_wake(tmp_path):
+    """Standby and waking of FFN accelerators count with those of attention, each by its own delay."""
+    plain, slow = (
+        with_separate_ffn(tmp_path),
+        with_separate_ffn(tmp_path, standby_after_s=5.0, wake_s=2.0, wake_j=500.0),
+    )
+    later_s = slow.result.requests.first_token_s - plain.result.requests.first_token_s
+    np.testing.assert_allclose(later_s, [0.0, 2.0, 2.0, 2.0, 2.0, 2.0], atol=1e-6)
+    uses = [energy_use(each.result) for each in (plain, slow)]
+    assert uses[1].active_j - uses[0].active_j == pytest.approx(5 * 500.0)
+    slept_s = plain.result.workers.ffn_standby_s, slow.result.workers.ffn_standby_s
+    # Five delays are 5 s shorter. All later steps move by the first wake, which lengthens the first gap alone.
+    assert float((slept_s[1] - slept_s[0]).sum()) == pytest.approx(5 * 5.0 + 2.0, abs=1e-3)
+    steps = step_joules(slow.result, slow.plan.costs.components)
+    assert steps["link"].sum() > 1.0
+    assert uses[1].links_j == pytest.approx(steps["link"].sum(), rel=1e-6)
 
 
 def test_power_over_time_holds_all_joules(run):

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from hisearch.hardware.power import BaseParts, PowerPlan, plan_power
+from hisearch.hardware.power import BaseParts, FfnPart, PowerPlan, Standby, plan_power
 from hisearch.latency.sharding import Parallelism
 from hisearch.score.energy import energy_parts, energy_usd_per_hour, energy_use, mean_w
 from hisearch.score.watts import watts_series
@@ -66,6 +66,37 @@ def test_a_step_out_of_standby_begins_later_and_costs_more(engine: str) -> None:
     np.testing.assert_allclose(later_s, [0.0, 0.0, 0.5, 0.5, 0.5], atol=1e-9)
     more_j = float((slow.workers.energy_j - at_once.workers.energy_j).sum())
     assert more_j == pytest.approx(3 * 40.0)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_ffn_accelerators_apart_sleep_and_wake_by_their_own_figures(engine: str) -> None:
+    """Of gaps of 0, 5, 30, 31 and 200 s, three exceed 10 s and one the FFN's 100 s, where the longer wake counts."""
+    own = PowerPlan(standby_saving_w=60.0, standby_after_s=10.0, wake_s=0.5, wake_j=40.0)
+    worker, trace = disaggregated(False, engine, own)
+    alone = simulate(worker, trace)
+    separate = simulate(replace(worker, power=replace(own, ffn=Standby(30.0, 100.0, 2.0, 500.0))), trace)
+    later_s = separate.requests.first_token_s - alone.requests.first_token_s
+    np.testing.assert_allclose(later_s, [0.0, 0.0, 0.0, 0.0, 1.5], atol=1e-9)
+    assert float((separate.workers.energy_j - alone.workers.energy_j).sum()) == pytest.approx(500.0)
+    assert separate.workers.ffn_standby_s is not None
+    gaps = separate.requests.arrival_s[1:] - separate.requests.finish_s[:-1]
+    asleep_s = [np.maximum(gaps - after_s, 0.0).sum() for after_s in (10.0, 100.0)]
+    waking_s = [0.5 * 2 + 2.0, 2.0]  # until the step begins
+    slept_s = float(separate.workers.standby_s.sum()), float(separate.workers.ffn_standby_s.sum())
+    assert slept_s == pytest.approx(np.add(asleep_s, waking_s))
+    saved_j = 60.0 * slept_s[0] + 30.0 * slept_s[1]
+    assert energy_use(separate).idle_j == pytest.approx(100.0 * separate.makespan_s - saved_j)
+
+
+def test_a_plan_has_the_standby_of_each_kind_of_accelerator() -> None:
+    """Repro: attention on a card without standby, an FFN accelerator of two with one; and cards that save nothing."""
+    ffn = H100.model_copy(update={"standby_w": 20.0, "idle_w": 70.0, "standby_after_s": 5.0, "wake_s": 2.0})
+    ffn = ffn.model_copy(update={"wake_j": 500.0})
+    power_plan = plan_power(Parallelism(1), MODEL, H100, None, FfnPart(0.5, 2, ffn, None))
+    assert power_plan.ffn == Standby(25.0, 5.0, 2.0, 250.0)
+    assert power_plan.own == Standby()
+    level = ffn.model_copy(update={"standby_w": 70.0})
+    assert plan_power(Parallelism(2), MODEL, level, None).own == Standby(0.0, 5.0, 2.0, 1000.0)
 
 
 def test_a_worker_that_gets_nothing_sleeps_from_the_first_arrival_on() -> None:

@@ -261,6 +261,11 @@ def test_attached_devices_have_a_price_to_win_at() -> None:
     assert other.hardware == "h100-sxm with 1 hbm2-pim (decode_attention)"
     assert (other.item, other.now_usd) == ("hbm2-pim", 0.6)
     assert other.win_usd == pytest.approx(0.3)
+    # What misses the SLO has its item too, so that the bandwidth is found at which it would not.
+    slice_of = replace(trials[1], number=2, slice_fraction=0.5)
+    (missed,) = other_hardware(prices, [trials[0], replace(trials[1], feasible=False), slice_of], trials[0])
+    assert (missed.item, missed.now_usd, missed.win_usd) == ("hbm2-pim", 0.6, None)
+    assert (other.trials, missed.trials) == (1, 2)
 
 
 def test_trials_that_differ_in_one_thing_are_found() -> None:

@@ -26,9 +26,10 @@ from hisearch.score.steady_state import Stretch
 from hisearch.score.terms import check_to_dict
 from hisearch.search.evaluate.sustained import steady_run
 from hisearch.simulate.engine import simulate_fleet
+from hisearch.simulate.plans.draw import ffn_accelerator_name
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.fleet_plan import plan_fleet
-from hisearch.simulate.plans.plan import WorkerPlan, ffn_accelerator_name, plan_worker
+from hisearch.simulate.plans.plan import WorkerPlan, plan_worker
 from hisearch.simulate.plans.tiers import TierRefused
 from hisearch.simulate.results.gaps import itl_percentiles
 from hisearch.simulate.results.series import worker_series

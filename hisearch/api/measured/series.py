@@ -8,6 +8,7 @@ import numpy as np
 
 from hisearch.api.deployments.deployment import SimulatedDeployment
 from hisearch.base.dtypes import F8
+from hisearch.hardware.power import Standby
 from hisearch.score.energy import pools_of
 from hisearch.score.watts import watts_series
 from hisearch.simulate.results.gaps import token_times
@@ -40,9 +41,10 @@ def watts_by_second(run: SimulatedDeployment, seconds: int) -> Watts:
         host_w += pool.power.host_w * pool.workers
         for worker in range(pool.first_worker, pool.first_worker + pool.workers):
             ends = result.log.steps["end_s"][result.log.steps["worker"] == worker]
-            asleep = middles > (float(ends.max()) if len(ends) else first_s) + pool.power.standby_after_s
-            saved_w = pool.power.standby_saving_w * pool.power.accelerators
-            tail += pool.idle_w - np.where(asleep, saved_w, 0.0)
+            idle_s = middles - (float(ends.max()) if len(ends) else first_s)
+            tail += pool.idle_w
+            for standby in (pool.power.own, pool.power.ffn or Standby()):
+                tail -= np.where(idle_s > standby.after_s, standby.saving_w, 0.0)
     return Watts(np.concatenate([accelerators, tail]), np.concatenate([host, np.full(missing, host_w)]))
 
 

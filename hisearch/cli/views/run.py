@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hisearch.cli import output
 from hisearch.cli.views import confidence as confidence_view
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows, terms_to_dict
 from hisearch.report.pages.page import caution, cautions, energy_words, load_words
-from hisearch.report.pages.reasons import hardware_rows
+from hisearch.report.pages.reasons import HardwareRow, hardware_rows
 from hisearch.report.pages.trades import trades
 from hisearch.report.words.cautions import PROVISIONAL, may_miss, shortcoming, verdict_of
 from hisearch.report.words.templating import text
@@ -25,7 +26,7 @@ from hisearch.search.model.deployments import describe, describe_each, format_de
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import describe_miss
 from hisearch.specs.models.model import names_weights
-from hisearch.specs.wording import format_percent, listed
+from hisearch.specs.wording import counted, format_percent, listed
 
 #: Rows of the front that are printed; all are in front.csv.
 FRONT_ROWS = 5
@@ -71,9 +72,18 @@ def _show_answer(result: StudyResult) -> None:
     output.heading("Instead of it")
     rows = [(trade.role, trade.hardware or "-", trade.change, trade.effect) for trade in trades(report)]
     output.table(("", "deployment", "USD/hour", "what it gives or takes"), rows)
+    if others := hardware_rows(report):
+        output.say(_fared(others))
     output.say()
     _show_origin(result, heading=False)
     output.say("Print reasons, figures, runner-ups and the front: --verbose")
+
+
+def _fared(others: Sequence[HardwareRow]) -> str:
+    """How other hardware fared, in a line: the first with an attached device, else the first."""
+    first = next((row for row in others if row.attached), others[0])
+    more = f". {counted(len(others) - 1, 'other kind')}: --verbose" if len(others) > 1 else ""
+    return f"Other hardware: {first.hardware} ({counted(first.trials, 'trial')}): {first.wins}{more}"
 
 
 def _show_heading(result: StudyResult) -> None:
@@ -101,8 +111,8 @@ def _show_all(result: StudyResult) -> None:
             output.table(("deployment", "what it trades against the recommendation"), rows)
         if others := hardware_rows(result.report_input()):
             output.heading("How other hardware fared: the cheapest deployment of each")
-            fared = [(row.hardware, row.line, row.price, row.wins) for row in others]
-            output.table(("hardware", "deployment", "USD/hour", "would win with"), fared)
+            fared = [(row.hardware, f"{row.trials:,}", row.line, row.price, row.wins) for row in others]
+            output.table(("hardware", "trials", "deployment", "USD/hour", "would win with"), fared, numbers=(1,))
         confidence_view.show(result)
     else:
         _show_miss(result, verbose=True)

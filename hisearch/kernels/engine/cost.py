@@ -314,12 +314,15 @@ def fast_forward_bound(costs, start_s, steps, decoding, context, excess, more_s=
 
 @kernel
 def add_energy(sim, w, batch, size, decoding, context, longest, squares):
-    """Add the joules of a step (as ``batch_cost`` has it) to worker ``w``'s, and of its attached devices to theirs."""
+    """Add the joules of a step (as ``batch_cost`` has it) to worker ``w``'s, and parts of them to their own sums."""
     worker = sim.workers[w]
     worker.energy_j += batch_cost(sim.joules, sim.requests, batch, size, decoding, context, longest, squares)[0]
     if sim.config.attached:
         joules = batch_cost(sim.attached_joules, sim.requests, batch, size, decoding, context, longest, squares)[0]
         worker.attached_j += joules
+    if sim.config.linked:
+        joules = batch_cost(sim.link_joules, sim.requests, batch, size, decoding, context, longest, squares)[0]
+        worker.link_j += joules
 
 
 @kernel

@@ -13,7 +13,7 @@ ends (for n = 1: when the step before the fast-forward ends). Its last step is t
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.engine import schedulers
+from hisearch.kernels.engine import schedulers, standby
 from hisearch.kernels.engine.cost import decode_joules, fast_forward, fast_forward_bound
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, lists
@@ -31,10 +31,10 @@ def launch(sim, w, now, seconds):
         queue(sim, w, worker.lockstep_start_s, worker.lockstep_end_s)
         return worker.lockstep_end_s
     if sim.config.scheduler_kind == la.PIPE:
-        end = schedulers.through_stages(sim, w, schedulers.awake_at(sim, w, now), seconds)
+        end = schedulers.through_stages(sim, w, standby.awake_at(sim, schedulers.leader(sim, w), now), seconds)
         queue(sim, w, end - seconds, end)
         return end
-    start = schedulers.awake_at(sim, w, max(now, worker.newest_end_s))
+    start = standby.awake_at(sim, schedulers.leader(sim, w), max(now, worker.newest_end_s))
     end = start + seconds
     if worker.load_back_s > end:
         end = worker.load_back_s
@@ -43,28 +43,12 @@ def launch(sim, w, now, seconds):
 
 
 @kernel
-def note_idle(sim, w, until):
-    """The worker of scheduler ``w`` gets work at ``until``: count its standby time before.
-
-    Must be called in order of time.
-    """
-    front = sim.workers[schedulers.leader(sim, w)]
-    front.standby_s += max(until - front.awake_until_s - sim.config.standby_after_s, 0.0)
-
-
-@kernel
-def stay_awake(sim, w, until):
-    """Note that the worker of scheduler ``w`` has work up to ``until``."""
-    front = sim.workers[schedulers.leader(sim, w)]
-    front.awake_until_s = max(front.awake_until_s, until)
-
-
-@kernel
 def queue(sim, w, start, end):
     """Queue the step just formed, which runs from ``start`` to ``end``."""
     worker = sim.workers[w]
-    note_idle(sim, w, start)
-    stay_awake(sim, w, end)
+    first = schedulers.leader(sim, w)
+    standby.note_idle(sim, first, start)
+    standby.stay_awake(sim, first, end)
     worker.newest_start_s = start
     worker.newest_end_s = end
     if worker.outstanding == 0:
@@ -131,7 +115,7 @@ def plan_fast_forward(sim, w, now, limit):
         worker.fast_forward_from_s = max(now, worker.newest_end_s)
     else:
         worker.newest_start_s = max(now, worker.newest_end_s)
-        note_idle(sim, w, worker.newest_start_s)
+        standby.note_idle(sim, schedulers.leader(sim, w), worker.newest_start_s)
     if sim.config.scheduler_kind != la.SINGLE:
         settle_fast_forward(sim, w)
         return
@@ -196,13 +180,15 @@ def finish_fast_forward(sim, w):
     worker.energy_j += decode_joules(sim.joules, steps, n, worker.context_tokens)
     if sim.config.attached:
         worker.attached_j += decode_joules(sim.attached_joules, steps, n, worker.context_tokens)
+    if sim.config.linked:
+        worker.link_j += decode_joules(sim.link_joules, steps, n, worker.context_tokens)
     worker.decode_tokens += steps * n
     worker.launched += steps
     if not sim.config.overlap:
         worker.steps += steps
         worker.busy_s += worker.event_s - worker.newest_start_s
         worker.newest_end_s = worker.event_s
-        stay_awake(sim, w, worker.newest_end_s)
+        standby.stay_awake(sim, schedulers.leader(sim, w), worker.newest_end_s)
         return
     # The step outstanding before the fast-forward has ended, and all its steps but the last.
     worker.steps += steps
@@ -213,4 +199,4 @@ def finish_fast_forward(sim, w):
     worker.newest_end_s = end
     worker.oldest_start_s = worker.newest_start_s
     worker.oldest_end_s = end
-    stay_awake(sim, w, end)
+    standby.stay_awake(sim, schedulers.leader(sim, w), end)

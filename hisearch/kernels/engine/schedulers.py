@@ -19,7 +19,7 @@ The schedulers of a worker are adjacent in ``Sim.workers``. The first is the *le
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.engine import engine_calls
+from hisearch.kernels.engine import engine_calls, standby
 from hisearch.kernels.engine.cost import batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import fleet as fl
@@ -177,16 +177,6 @@ def wake_waiting(sim, w, now):
     for scheduler in range(first, first + sim.config.schedulers):
         if (sim.workers[scheduler].waiting > 0 or sim.workers[scheduler].kv_pending > 0) and scheduler != w:
             wake(sim, scheduler, now)
-
-
-@kernel
-def awake_at(sim, w, start):
-    """When a step of scheduler ``w`` that is due at ``start`` begins: later if its worker is in standby then."""
-    front = sim.workers[leader(sim, w)]
-    if start - front.awake_until_s <= sim.config.standby_after_s:
-        return start
-    front.wakes += 1
-    return start + sim.config.wake_s
 
 
 @kernel
@@ -356,7 +346,7 @@ def _form_lockstep_step(sim, first, now):
     start = max(ready, group.lockstep_newest_s)
     for w in range(first, first + sim.config.schedulers):
         start = max(start, sim.workers[w].ready_s)
-    start = awake_at(sim, first, start)
+    start = standby.awake_at(sim, first, start)
     end = start + _lockstep_seconds(sim, first)
     for w in range(first, first + sim.config.schedulers):
         end = max(end, sim.workers[w].load_back_s)

@@ -1,4 +1,4 @@
-"""Step costs, as kernels read them."""
+"""Step costs, as kernels read them, and what a worker draws."""
 
 from __future__ import annotations
 
@@ -39,6 +39,24 @@ HOST_COST = np.dtype(
     ],
     align=True,
 )
+
+
+#: Totals of a worker.
+WORKER: list[tuple[str, str]] = [
+    ("energy_j", "f8"),  # of its steps, above idle
+    ("attached_j", "f8"),  # of that, by devices attached to its accelerators
+    ("link_j", "f8"),  # and by links between its devices
+]
+
+#: Settings of a pool.
+CONFIG: list[tuple[str, str]] = [
+    ("standby_after_s", "f8"),  # idle time after which accelerators draw less
+    ("wake_s", "f8"),  # from then to the start of a step
+    ("ffn_standby_after_s", "f8"),  # likewise of FFN accelerators that stand apart
+    ("ffn_wake_s", "f8"),
+    ("attached", "i8"),  # 1: devices are attached to accelerators, and attached_joules are theirs; 0: not read
+    ("linked", "i8"),  # 1: link_joules are those of links between devices; 0: not read
+]
 
 
 class Costs(Handle):

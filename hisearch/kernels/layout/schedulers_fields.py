@@ -11,6 +11,8 @@ WORKER: list[tuple[str, str]] = [
     ("standby_s", "f8"),
     ("awake_until_s", "f8"),
     ("wakes", "i8"),  # leader: steps that began in standby
+    ("ffn_standby_s", "f8"),  # leader: the same two of FFN accelerators that stand apart
+    ("ffn_wakes", "i8"),
     # DP ranks and micro-batches (see ``schedulers``).
     ("cache_id", "i4"),  # tree that has its KV
     ("formed", "i4"),  # LOCKSTEP: 1 where it has a batch in the lockstep step being formed; its tokens and chunks

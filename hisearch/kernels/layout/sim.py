@@ -21,6 +21,7 @@ from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.kernels.core.handle import Array, Handle, Record
 from hisearch.kernels.layout import agents as al
 from hisearch.kernels.layout import components as cl
+from hisearch.kernels.layout import costs as cost_layout
 from hisearch.kernels.layout import (
     decode_fields,
     schedulers_fields,
@@ -34,7 +35,6 @@ from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import kv_groups as gl
 from hisearch.kernels.layout import lora as ll
 from hisearch.kernels.layout import tiers as tl
-from hisearch.kernels.layout.costs import Costs
 from hisearch.kernels.layout.fleet import Fleet, Trace
 from hisearch.kernels.layout.log import ENTRY_LOG, OUTPUT_LOG, STEP_LOG
 from hisearch.kernels.layout.thinking import Thinking
@@ -137,8 +137,6 @@ WORKER = np.dtype(
         ("newest_start_s", "f8"),
         ("newest_end_s", "f8"),  # when the device is free
         ("busy_s", "f8"),
-        ("energy_j", "f8"),
-        ("attached_j", "f8"),  # of that, by devices attached to its accelerators
         ("clock", "i8"),
         ("context_tokens", "i8"),  # decoding requests: sum of tokens read by the next step (known tokens)
         # The most that one of them reads, less ``clock``: constant while it decodes; stale after that one has left.
@@ -182,6 +180,7 @@ WORKER = np.dtype(
         *trtllm_fields.WORKER,
         *decode_fields.WORKER,
         *schedulers_fields.WORKER,
+        *cost_layout.WORKER,
         *tiers_fields.WORKER,
     ],
     align=True,
@@ -225,8 +224,6 @@ CONFIG = np.dtype(
         ("workers", "i8"),  # schedulers of all workers
         ("schedulers", "i8"),  # per worker: DP ranks or micro-batches, else 1
         ("scheduler_kind", "i8"),
-        ("standby_after_s", "f8"),  # idle time after which accelerators draw less
-        ("wake_s", "f8"),  # from then to the start of a step
         ("page_tokens", "i8"),
         ("rank_page_tokens", "i8"),  # SGLang: by which admission counts where ranks share each page, else page_tokens
         ("capacity_pages", "i8"),
@@ -241,11 +238,11 @@ CONFIG = np.dtype(
         ("chunked_prefill", "i8"),  # 0: a prompt is never cut by the budget
         ("log", "i8"),  # 1: steps are logged
         ("thinks", "i8"),  # 1: some request of the pool thinks (see ``traffic.thinking``)
-        ("attached", "i8"),  # 1: devices are attached to accelerators, and attached_joules are theirs; 0: not read
         *ll.CONFIG,
         *gr.CONFIG,
         *vllm_fields.CONFIG,
         *sglang_fields.CONFIG,
+        *cost_layout.CONFIG,
         *trtllm_fields.CONFIG,
         *decode_fields.CONFIG,
         *tiers_fields.CONFIG,
@@ -304,9 +301,10 @@ class Sim(Handle):
         "agents": al.Agents,
         "lora": ll.Lora,
         "grammars": gr.Grammars,
-        "seconds": Costs,
-        "joules": Costs,
-        "attached_joules": Costs,
+        "seconds": cost_layout.Costs,
+        "joules": cost_layout.Costs,
+        "attached_joules": cost_layout.Costs,
+        "link_joules": cost_layout.Costs,
         "requests": Array(REQUEST, 1),
         "blank": Array(REQUEST, 1),
         "workers": Array(WORKER, 1),

@@ -11,7 +11,7 @@ Notation
     B, l    bytes/s of each accelerator's link, one direction, and its latency
 
     there    l + max(t h d / (r B), M t h d / (N B))      out of a worker's links, into an FFN accelerator's
-    FFN      on M t tokens; a dense one ends with a reduce-scatter among the N
+    FFN      on M t tokens; a dense one ends with a reduce-scatter among the N, over their peer link
     back     l + max(t h b / (r B), M t h b / (N B))      b = 1 for a dense FFN, summed there; d for experts
 
 Attention and these three are separate stations (a link works in both directions at once). A step is therefore the
@@ -28,8 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hisearch.base.dtypes import F8
-from hisearch.hardware.collectives import all_gather_volume
 from hisearch.latency.devices.flow import Stage
+from hisearch.latency.laws.collectives import Collectives
 from hisearch.latency.operators import ACTIVATION_BYTES, sets_reached
 from hisearch.latency.sharding import Parallelism, expert_hidden
 from hisearch.specs.machines.devices import AttentionFfnSpec
@@ -42,14 +42,13 @@ FFN = "ffn"
 
 @dataclass(frozen=True)
 class Afd:
-    """Attention-FFN disaggregation; ``ranks``: r, of an attention worker."""
+    """Attention-FFN disaggregation; ``ranks``: r, of an attention worker; ``peers``: among the FFN accelerators."""
 
     spec: AttentionFfnSpec
     model: ModelSpec
     ranks: int
     link: LinkSpec
-    alpha_s: float
-    bytes_per_s: float
+    peers: Collectives
 
     @property
     def share(self) -> float:
@@ -88,8 +87,8 @@ class Afd:
         n = self.spec.ffn
         if routed or n == 1:
             return Stage(FFN, np.zeros(np.shape(tokens)), "collectives")
-        volume = all_gather_volume(1.0, n) * self._bytes(tokens, routed) * self.spec.attention
-        return Stage(FFN, np.where(tokens > 0, self.alpha_s + volume / self.bytes_per_s, 0.0), "collectives")
+        scattered_s = self.peers.reduce_scatter_s(self._bytes(tokens, routed) * self.spec.attention, n)
+        return Stage(FFN, np.where(tokens > 0, scattered_s, 0.0), "collectives")
 
     def moved_bytes(self, tokens: F8, routed: bool) -> F8:
         """Bytes over links, both ways, for ``tokens`` of one worker."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from hisearch.hardware.host_path import to_host
 from hisearch.hardware.peaks import sheet_peaks
@@ -26,6 +27,9 @@ from hisearch.specs.machines.profile import Efficiency, LatencyProfileSpec
 
 #: Kinds of devices that are the host's, or plugged into it, on the way to its memory.
 HOST_KINDS: frozenset[DeviceKind] = frozenset({"cpu", "cxl"})
+
+#: Kinds of links that reach an accelerator through its slot.
+SLOT_KINDS = frozenset({"pcie", "cxl"})
 
 
 class DevicesRefused(ValueError):  # noqa: N818
@@ -188,25 +192,34 @@ def _mapped_pim(name: str, pim: PimSpec, entry: AttachedDeviceSpec) -> PimSpec:
     return mapped
 
 
-def links_of(worker: WorkerDevices, ranks: int) -> dict[frozenset[str], LinkSpec]:
-    """Links by the two names that they join; links of several devices of one name add up.
+class Links(NamedTuple):
+    """A worker's links by the two names that they join; in_slot: those that pass the accelerator's own slot."""
 
-    To devices of the host all ``ranks`` go at once, over what neighbouring slots share on the way.
+    links: dict[frozenset[str], LinkSpec]
+    in_slot: frozenset[frozenset[str]]
+
+
+def links_of(worker: WorkerDevices, accelerator: AcceleratorSpec, ranks: int) -> Links:
+    """Links of devices to one accelerator, and those that the block states; of several devices of one name they add up.
+
+    PCIe and CXL reach the accelerator through its slot, whose bandwidth bounds them. To devices of the host all
+    ``ranks`` go at once, over what neighbouring slots share on the way.
     """
     links: dict[frozenset[str], LinkSpec] = {}
+    in_slot = set()
     for name, device in worker.devices.items():
         if device.link is not None:
-            link = _times(device.link, worker.spec.attached[name].count)
-            if device.kind in HOST_KINDS:
-                link = to_host(link, worker.shared, ranks)
-            links[frozenset((ACCELERATOR, name))] = link
+            ends, bandwidth = frozenset((ACCELERATOR, name)), device.link.bandwidth_bytes_per_s
+            bandwidth *= worker.spec.attached[name].count
+            if device.link.kind in SLOT_KINDS:
+                in_slot.add(ends)
+                bandwidth = min(bandwidth, accelerator.host_link.bandwidth_bytes_per_s)
+            link = device.link.model_copy(update={"bandwidth_bytes_per_s": bandwidth})
+            links[ends] = to_host(link, worker.shared, ranks) if device.kind in HOST_KINDS else link
     for entry in worker.spec.links:
         links[frozenset(entry.between)] = entry.link
-    return links
-
-
-def _times(link: LinkSpec, count: int) -> LinkSpec:
-    return link.model_copy(update={"bandwidth_bytes_per_s": link.bandwidth_bytes_per_s * count})
+        in_slot.discard(frozenset(entry.between))
+    return Links(links, frozenset(in_slot))
 
 
 def _energy_law(sheet: SheetLaw, dynamic_w: float, share: float = 1.0) -> SheetLaw:

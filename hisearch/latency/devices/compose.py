@@ -110,13 +110,15 @@ def compose(
         base = devices[ACCELERATOR]
         assert base.seconds is not None
         devices[ACCELERATOR] = replace(base, seconds=FittedLaw(fitted, base.seconds, stated=spec.experts is not None))
+    links = links_of(worker, accelerator, split.ranks)
     plain = DeviceWorker(
         model=model,
         spec=spec,
         devices=devices,
         map=dict.fromkeys(present_operators(model), ACCELERATOR),
         kv=ACCELERATOR,
-        links=links_of(worker, split.ranks),
+        links=links.links,
+        in_slot=links.in_slot,
         products=_products(model, part, accelerator, dtype),
         sequence_products=_sequence_products(model, part, dtype),
         attention=attention_shape(model, part, kv_dtype),
@@ -156,11 +158,8 @@ def _afd(
     if split.attention_data > 1 or split.pipeline > 1:
         raise DevicesRefused("attention_ffn", f"goes with tensor parallelism alone, not with {split}")
     ffn = worker.ffn_accelerator or accelerator
-    terms = profile.all_reduce
-    afd = Afd(
-        spec.attention_ffn, model, split.tensor, spec.attention_ffn.link or accelerator.peer_link, terms.alpha_s,
-        ffn.peer_link.bandwidth_bytes_per_s * terms.bandwidth,
-    )  # fmt: skip
+    link, peers = spec.attention_ffn.link or accelerator.peer_link, peer_collectives(profile, ffn)
+    afd = Afd(spec.attention_ffn, model, split.tensor, link, peers)
     try:
         part = shard(model, afd.split)
     except InvalidParallelism as error:

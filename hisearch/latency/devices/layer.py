@@ -49,13 +49,11 @@ from hisearch.specs.models.model import ModelSpec
 Measure = Literal["seconds", "joules"]
 ProductFamily = OperatorName | Literal["elementwise"]
 
+#: Name of the accelerator's slot in stations.
+SLOT = "slot"
+
 #: Products of attention that come after it; the others come before.
 AFTER_ATTENTION = frozenset({"o_proj", "linear_out_proj", "latent_down_proj", "latent_up_proj"})
-
-
-def link_station(source: str, target: str) -> str:
-    """Name of one direction of a link, which works apart from the other."""
-    return f"link {source} {target}"
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,8 @@ class Product:
 class DeviceLayer:
     """One rank's operators on their devices, layer by layer.
 
-    map: family -> device. kv: device of the KV cache. links: by the two names that they join.
+    map: family -> device. kv: device of the KV cache. links: by the two names that they join; in_slot: those that pass
+    the accelerator's slot.
     collectives: seconds of the collectives and embedding of all layers, by tokens.
     streamed: for each entry, (layers, bytes of a layer, device).
     afd: attention-FFN disaggregation; None: without.
@@ -88,6 +87,7 @@ class DeviceLayer:
     map: Mapping[OperatorName, str]
     kv: str
     links: Mapping[frozenset[str], LinkSpec]
+    in_slot: frozenset[frozenset[str]]
     products: tuple[Product, ...]
     sequence_products: tuple[Product, ...]
     attention: AttentionShape
@@ -171,6 +171,13 @@ class DeviceLayer:
         to_ffn, reduced, from_ffn = (stage._replace(seconds=share * stage.seconds) for stage in around)
         return [to_ffn, *products, reduced, from_ffn]
 
+    def link_station(self, source: str, target: str) -> str:
+        """Name of one direction of a link, which works apart from the other; several links through a slot share it."""
+        ends = (source, target)
+        if len(self.in_slot) > 1 and frozenset(ends) in self.in_slot:
+            source, target = (name if name == ACCELERATOR else SLOT for name in ends)
+        return f"link {source} {target}"
+
     def transfer_s(self, source: str, target: str, moved_bytes: F8) -> F8:
         """Seconds of moving bytes between two devices, 0 for none.
 
@@ -251,7 +258,7 @@ class DeviceLayer:
             if measure == "joules":
                 stages.append(Stage("link", share * (now + ahead) * self.link_j_per_byte(source, device)))
             else:
-                stages.append(Stage(link_station(source, device), share * self.transfer_s(source, device, now)))
+                stages.append(Stage(self.link_station(source, device), share * self.transfer_s(source, device, now)))
         return stages
 
     def _offloaded_experts(
@@ -317,7 +324,7 @@ class DeviceLayer:
         if measure == "joules" or device == self.kv:
             return Stage(device, cost, name)
         read_s = self.transfer_s(self.kv, device, kv_bytes)
-        return Stage(device, np.maximum(cost, read_s), name, ((link_station(self.kv, device), read_s),))
+        return Stage(device, np.maximum(cost, read_s), name, ((self.link_station(self.kv, device), read_s),))
 
     def _softmax(self, device: str, load: Load, share: float, measure: Measure) -> list[Stage]:
         """Softmax of decodes whose scores PIM makes: by its own units, or on the accelerator and back."""
@@ -347,7 +354,7 @@ class DeviceLayer:
             return []
         if measure == "joules":
             return [Stage("link", moved_bytes * self.link_j_per_byte(source, target))]
-        return [Stage(link_station(source, target), self.transfer_s(source, target, moved_bytes))]
+        return [Stage(self.link_station(source, target), self.transfer_s(source, target, moved_bytes))]
 
     def _cost(self, name: str, work: Work, measure: Measure) -> F8:
         device = self.devices[name]

@@ -14,7 +14,7 @@ import numpy as np
 from hisearch.base.dtypes import F8
 from hisearch.latency.devices.afd import FFN
 from hisearch.latency.devices.flow import Stage, overlapped_s, serial_s, station_seconds
-from hisearch.latency.devices.layer import DeviceLayer, Measure, link_station
+from hisearch.latency.devices.layer import DeviceLayer, Measure
 from hisearch.latency.devices.work import Load
 from hisearch.specs.machines.devices import ACCELERATOR
 
@@ -111,7 +111,7 @@ class DeviceWorker(DeviceLayer):
             own_s = jobs * carried.get(station, np.zeros(()))
             total = total + layers * np.maximum(own_s + ahead_s - layer, 0.0)
         for layers, moved, name in self.streamed:
-            station = link_station(name, ACCELERATOR)
+            station = self.link_station(name, ACCELERATOR)
             own_s = jobs * carried.get(station, np.zeros(()))
             if station in ahead:
                 own_s = own_s + ahead[station][1] * ahead[station][0] / self.model.layers
@@ -128,7 +128,7 @@ class DeviceWorker(DeviceLayer):
             if product.op.routed and self.expert_loads is not None and self.expert_loads.foresees:
                 fetched = self.expert_loads.fetched_bytes(product.op, load.tokens)
             if fetched is not None:
-                station = link_station(fetched[0], self.map["experts"])
+                station = self.link_station(fetched[0], self.map["experts"])
                 before = ahead.get(station, (0.0, np.zeros(())))[1]
                 seconds = before + self.transfer_s(fetched[0], self.map["experts"], fetched[2])
                 ahead[station] = (float(product.op.layers), seconds)

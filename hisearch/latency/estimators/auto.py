@@ -52,7 +52,8 @@ class AutoEstimator(ProfileEstimator):
         assert profile.laws is not None
         over_pcie = self._over_pcie(accelerator, engine)
         laws = profile.laws.model_copy(update={"collectives": None if over_pcie is None else over_pcie.curves})
-        return f"{near.profile}, carried over", profile.model_copy(update={"laws": laws})
+        carried = profile.model_copy(update={"laws": laws, "all_reduce": self.profile.all_reduce})
+        return f"{near.profile}, carried over", carried
 
     def _over_pcie(self, accelerator: AcceleratorSpec, engine: EngineName) -> PcieCollectives | None:
         return pcie_collectives(accelerator, self._known(engine))

@@ -6,6 +6,8 @@ The host times and CUDA graphs of the profile's engines apply.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from hisearch.base.dtypes import F8
@@ -57,7 +59,7 @@ class DevicesEstimator(ProfileEstimator):
         seconds = tabulate(composed.step, composed.sequence, joint=composed.joint, **limits)
         padded = _padded(seconds, overhead, model.layers)
         components = _joules(composed, split.tensor, limits)
-        idle = self.idle_w_by_component(accelerator, split.group_ranks)
+        idle = idle_w_by_component(self.worker, accelerator, split.group_ranks)
         return CompiledCosts(
             seconds=with_overhead(padded, overhead, priced),
             front_end=front_end_of(overhead),
@@ -72,17 +74,28 @@ class DevicesEstimator(ProfileEstimator):
             lockstep=_lockstep(composed, padded, overhead, priced.max_tokens),
         )
 
-    def idle_w_by_component(self, accelerator: AcceleratorSpec, ranks: int) -> dict[str, float]:
-        """Idle watts of a worker of ``ranks`` ranks, by component."""
-        idle_w = {ACCELERATOR: worker_idle_w(accelerator, ranks)}
-        for name, entry in self.worker.spec.attached.items():
-            device = self.worker.devices[name]
-            idle_w[device.kind] = idle_w.get(device.kind, 0.0) + ranks * entry.number * device.idle_w
-        afd = self.worker.spec.attention_ffn
-        if afd is not None:
-            ffn = self.worker.ffn_accelerator or accelerator
-            idle_w[FFN] = worker_idle_w(ffn, 1) * afd.ffn / afd.attention
-        return idle_w
+
+def idle_w_by_component(
+    worker: WorkerDevices,
+    accelerator: AcceleratorSpec,
+    ranks: int,
+    numbers: Mapping[str, float] | None = None,
+    ffn_accelerators: float | None = None,
+) -> dict[str, float]:
+    """Idle watts of a worker of ``ranks`` ranks, by component.
+
+    numbers, ffn_accelerators: devices for each accelerator, by name, and FFN accelerators for each worker, as they are
+    bought; parts of those that are shared where absent.
+    """
+    idle_w = {ACCELERATOR: worker_idle_w(accelerator, ranks)}
+    for name, entry in worker.spec.attached.items():
+        device, number = worker.devices[name], entry.number if numbers is None else numbers[name]
+        idle_w[device.kind] = idle_w.get(device.kind, 0.0) + ranks * number * device.idle_w
+    afd = worker.spec.attention_ffn
+    if afd is not None:
+        part = afd.ffn / afd.attention if ffn_accelerators is None else ffn_accelerators
+        idle_w[FFN] = worker_idle_w(worker.ffn_accelerator or accelerator, 1) * part
+    return idle_w
 
 
 def _warnings(name: str, profile: LatencyProfileSpec) -> tuple[str, ...]:

@@ -1,5 +1,12 @@
 """Collectives of one worker: measured curves where available, else alpha-beta, and their sequence in a step.
 
+Without a curve, ``n`` ranks take the law of a switch with ports of the peer link's latency ``l`` and attained bandwidth
+``B``, by halving and doubling as on a switch whose algorithm is not stated (``hardware.topology``):
+
+    all-reduce                     alpha + 2 ceil(log2 n) l + 2 (n - 1) / n * b / B
+    all-gather, reduce-scatter     alpha + ceil(log2 n) l + (n - 1) / n * b / B
+    send                           alpha + l + b / B
+
 Curves are linear between knots in log-log. They were measured within a host, or over hosts whose accelerators share
 peer links. Across other hosts, collectives have two stages as hierarchical ones do (``hardware.topology``): within each
 host, and between the ranks of equal position in all hosts, each over its own port.
@@ -55,7 +62,7 @@ class Collectives:
     """Collectives between ranks; methods take payloads in bytes and return seconds.
 
     curves: measured ones; None: alpha-beta only.
-    link_bytes_per_s, alpha_s: attained link bandwidth, and fixed cost of a collective without a curve.
+    link_bytes_per_s, link_latency_s: of the peer link, attained. alpha_s: start of a collective without a curve.
     hosts: of the ranks, where there are several.
     fused, fused_bytes: curves of the fused all-reduce and norm, and the largest payload that uses it; 0: none.
     exchange: all-to-all to the experts' ranks and back, by bytes of a rank's token copies (one per expert).
@@ -68,6 +75,7 @@ class Collectives:
     fused: Sequence[CollectiveCurve] = ()
     fused_bytes: float = 0.0
     exchange: Sequence[CollectiveCurve] = ()
+    link_latency_s: float = 0.0
 
     def spans_hosts(self, ranks: int) -> bool:
         """Whether ``ranks`` ranks do not lie in one host."""
@@ -94,7 +102,7 @@ class Collectives:
         if self.spans_hosts(ranks):
             return self.reduce_scatter_s(payload_bytes, ranks) + self.all_gather_s(payload_bytes, ranks)
         known = self.curves.all_reduce if self.curves is not None else []
-        return self._seconds(known, payload_bytes, ranks, all_reduce_volume(1.0, ranks))
+        return self._seconds(known, payload_bytes, ranks, all_reduce_volume(1.0, ranks), 2)
 
     def normalises(self, payload_bytes: F8) -> npt.NDArray[np.bool_]:
         """Which all-reduces are fused with the norm behind them."""
@@ -105,7 +113,7 @@ class Collectives:
         plain_s = self.all_reduce_s(payload_bytes, ranks)
         if not self.fused_bytes:
             return plain_s
-        fused = self._seconds(self.fused, payload_bytes, ranks, all_reduce_volume(1.0, ranks))
+        fused = self._seconds(self.fused, payload_bytes, ranks, all_reduce_volume(1.0, ranks), 2)
         return np.where(self.normalises(payload_bytes), fused, plain_s)
 
     def all_gather_s(self, payload_bytes: F8, ranks: int) -> F8:
@@ -114,7 +122,7 @@ class Collectives:
             within = self.all_gather_s(payload_bytes, self.hosts.ranks_per_host)
             return within + self._between_s(self.hosts, payload_bytes, ranks)
         known = self.curves.all_gather if self.curves is not None else []
-        return self._seconds(known, payload_bytes, ranks, all_gather_volume(1.0, ranks))
+        return self._seconds(known, payload_bytes, ranks, all_gather_volume(1.0, ranks), 1)
 
     def reduce_scatter_s(self, payload_bytes: F8, ranks: int) -> F8:
         """Every rank ends with its part of the sum of ``payload_bytes``."""
@@ -122,11 +130,11 @@ class Collectives:
             within = self.reduce_scatter_s(payload_bytes, self.hosts.ranks_per_host)
             return within + self._between_s(self.hosts, payload_bytes, ranks)
         known = self.curves.reduce_scatter if self.curves is not None else []
-        return self._seconds(known, payload_bytes, ranks, all_gather_volume(1.0, ranks))
+        return self._seconds(known, payload_bytes, ranks, all_gather_volume(1.0, ranks), 1)
 
     def send_s(self, payload_bytes: F8) -> F8:
         """Seconds from one rank to another."""
-        return np.asarray(self.alpha_s + payload_bytes / self.link_bytes_per_s)
+        return np.asarray(self.alpha_s + self.link_latency_s + payload_bytes / self.link_bytes_per_s)
 
     def step_s(self, split: Parallelism, model: ModelSpec, tokens: F8) -> F8:
         """All collectives of one pass of a group's ``tokens``, without the logits."""
@@ -168,7 +176,8 @@ class Collectives:
     def exchanged_s(self, split: Parallelism, model: ModelSpec, payload_bytes: F8) -> F8:
         """A rank's tokens go to the ranks of their experts and come back.
 
-        Without curves, two all-to-alls: a copy to each set of ranks with any of a token's experts; choices are even.
+        Without curves, two all-to-alls, all messages at once: a copy to each set of ranks with any of a token's
+        experts; choices are even.
         Between hosts a token crosses once to each other host with any of its experts, in 8 bits, and comes back in 16
         (DeepEP's normal kernels); ranks of the host pass it on.
         """
@@ -195,9 +204,13 @@ class Collectives:
         share = all_gather_volume(1.0, count) * payload_bytes / hosts.ranks_per_host
         return np.asarray(np.ceil(np.log2(count)) * hosts.exchange_s + share / hosts.bytes_per_s)
 
-    def _seconds(self, known: Sequence[CollectiveCurve], payload_bytes: F8, ranks: int, volume: float) -> F8:
+    def _seconds(
+        self, known: Sequence[CollectiveCurve], payload_bytes: F8, ranks: int, volume: float, passes: int
+    ) -> F8:
+        """passes: over all ranks, of halving or doubling."""
         if ranks == 1:
             return np.zeros_like(payload_bytes)
         if known:
             return curve_s(curve_for(known, ranks), payload_bytes)
-        return np.asarray(self.alpha_s + volume * payload_bytes / self.link_bytes_per_s)
+        latency_s = passes * (ranks - 1).bit_length() * self.link_latency_s
+        return np.asarray(self.alpha_s + latency_s + volume * payload_bytes / self.link_bytes_per_s)

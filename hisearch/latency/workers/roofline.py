@@ -8,7 +8,7 @@ Notation (per layer and rank)
     sequence_s[S] = LM head + sampling + all-gather of the logits (2 bytes * vocabulary * S)
     chunk_s(new, cached) = max(pairs * flops_per_pair + cached * decompress_flops, bytes of queries, keys and values)
     decode_s(n, c)       = max(c * flops_per_pair, c * kv_bytes + n * query_bytes)
-    all_reduce_s(b)      = alpha_s + 2 (n - 1) / n * b / (link bandwidth * e)
+    all_reduce_s(b)      = alpha_s + 2 ceil(log2 n) * link latency + 2 (n - 1) / n * b / (link bandwidth * e)
 
 With g > 1 attention groups, an all-gather and a reduce-scatter of g * T tokens over the ranks of the stage replace the
 second all-reduce of a layer. p > 1 stages send 2 bytes * h * T to the next, p - 1 times. A step is one pass of one
@@ -317,11 +317,12 @@ def peer_collectives(profile: LatencyProfileSpec, accelerator: AcceleratorSpec) 
 
     Where it joins some of a host's accelerators, these are as hosts to each other, at the same share of the host link.
     """
-    terms, between = profile.all_reduce, None
+    terms, between, peer, host = profile.all_reduce, None, accelerator.peer_link, accelerator.host_link
     if accelerator.peer_ranks is not None:
-        bytes_per_s = accelerator.host_link.bandwidth_bytes_per_s * terms.bandwidth
-        between = AcrossHosts(accelerator.peer_ranks, bytes_per_s, terms.alpha_s)
-    return Collectives(None, accelerator.peer_link.bandwidth_bytes_per_s * terms.bandwidth, terms.alpha_s, between)
+        bytes_per_s = host.bandwidth_bytes_per_s * terms.bandwidth
+        between = AcrossHosts(accelerator.peer_ranks, bytes_per_s, terms.alpha_s + host.latency_s)
+    bytes_per_s = peer.bandwidth_bytes_per_s * terms.bandwidth
+    return Collectives(None, bytes_per_s, terms.alpha_s, between, link_latency_s=peer.latency_s)
 
 
 def peak_worker(priced: PricedWorker) -> RooflineWorker:

@@ -16,7 +16,7 @@ from hisearch.score.stated import LATENCIES
 from hisearch.search.model.deployments import describe_each, hardware
 from hisearch.search.model.trial import Trial, metric_of, price_of
 from hisearch.search.select.other_hardware import OtherHardware, hardware_kind
-from hisearch.specs.wording import capitalised
+from hisearch.specs.wording import capitalised, counted
 
 #: Cheaper trials that miss the SLO, at most, on the ladder of prices.
 _CHEAPER = 3
@@ -189,34 +189,50 @@ def alternatives(data: ReportInput) -> Alternatives | None:
 
 
 class HardwareRow(NamedTuple):
-    """Hardware that was not chosen, as text: what it is, its deployment and price, and when it would win."""
+    """Hardware that was not chosen, as text: what it is, its deployment and price, and when it would win.
+
+    trials: that the search gave it. attached: whether it is a device that is attached.
+    """
 
     hardware: str
     line: str
     price: str
     wins: str
     meets: bool
+    trials: int
+    attached: bool
 
 
 def hardware_rows(data: ReportInput) -> tuple[HardwareRow, ...]:
     """How other hardware fared, the cheapest within the SLO first."""
     rows = []
     for other in data.other_hardware:
-        trial = other.trial
+        trial, attached = other.trial, " with " in other.hardware
         if trial is None:
-            rows.append(HardwareRow(other.hardware, UNDEFINED, UNDEFINED, "not simulated on the whole trace", False))
+            shown = (UNDEFINED, UNDEFINED, "not simulated on the whole trace", False)
         else:
-            wins = _wins(other, trial, data)
-            rows.append(
-                HardwareRow(other.hardware, hardware(trial.deployment), usd(price_of(trial)), wins, trial.feasible)
-            )
+            shown = (hardware(trial.deployment), usd(price_of(trial)), _wins(other, trial, data), trial.feasible)
+        rows.append(HardwareRow(other.hardware, *shown, other.trials, attached))
     return tuple(rows)
 
 
 def _wins(other: OtherHardware, trial: Trial, data: ReportInput) -> str:
     """The price, and the bandwidth, at which it would win, or why none does."""
-    if not trial.feasible:
-        return violation_of(trial) or "misses the SLO"
+    text = _price_wins(other, trial, data) if trial.feasible else violation_of(trial) or "misses the SLO"
+    for win in data.confidence.bandwidths if data.confidence is not None else ():
+        if win.hardware != other.hardware:
+            continue
+        its = "its bandwidth" if other.item and other.item in text else f"the bandwidth of {win.item}"
+        if win.factor is None:
+            text += f"; not with {win.most:g} times {its}{' either' if trial.feasible else ''}"
+        else:
+            text += f"; {counted(win.replicas, 'replica')} {'does' if win.replicas == 1 else 'do'} with "
+            text += f"{win.factor:.1f} times {its}"
+    return text
+
+
+def _price_wins(other: OtherHardware, trial: Trial, data: ReportInput) -> str:
+    """The price at which hardware that meets the SLO would win, or why none does."""
     assert data.recommendation is not None
     likely = _likely_win(other, data)
     if not other.item:
@@ -230,17 +246,10 @@ def _wins(other: OtherHardware, trial: Trial, data: ReportInput) -> str:
         return f"{costs}; {likely}" if likely else costs
     if likely:
         return likely
-    wins = f"not even with {other.item} for nothing"
-    if other.win_usd is not None:
-        unit = other.unit.partition("/")[2].replace("/", " and ")
-        wins = f"{other.item} at {usd(other.win_usd)} per {unit} or less, now {usd(other.now_usd)}"
-    known = data.confidence.bandwidths if data.confidence is not None else ()
-    for win in known:
-        if win.hardware == other.hardware and win.factor is not None:
-            wins += f"; {win.replicas} replicas do with {win.factor:.1f} times its bandwidth"
-        elif win.hardware == other.hardware:
-            wins += f"; not with {win.most:g} times its bandwidth either"
-    return wins
+    if other.win_usd is None:
+        return f"not even with {other.item} for nothing"
+    unit = other.unit.partition("/")[2].replace("/", " and ")
+    return f"{other.item} at {usd(other.win_usd)} per {unit} or less, now {usd(other.now_usd)}"
 
 
 def _chance_of_like(trial: Trial, data: ReportInput) -> Chance | None:

@@ -20,8 +20,8 @@ MOST_FACTOR, SIMULATIONS = 4.0, 6
 class BandwidthWin:
     """A device made ``factor`` times as fast, in its memory, inside and on its link, lets ``replicas`` meet the SLO.
 
-    hardware, item: as of ``OtherHardware``. usd_per_hour: of these replicas, less than the recommendation's price.
-    factor: None where ``most`` times the bandwidth does not do.
+    hardware: as of ``OtherHardware``. item: the device. usd_per_hour: of these replicas, less than the recommendation's
+    price. factor: None where ``most`` times the bandwidth does not do.
     """
 
     hardware: str
@@ -39,12 +39,13 @@ def bandwidth_wins(
     evaluate: Callable[[DeploymentSpec, str, float], Evaluation],
     usd_per_hour: Callable[[DeploymentSpec], float],
 ) -> list[BandwidthWin]:
-    """Of each other hardware whose own item is a device: the least factor on its bandwidth at which fewer replicas do.
+    """Of each other hardware with a device of its own: the least factor on its bandwidth at which it would win.
 
-    Verdicts are taken to improve with bandwidth. Deployments of several pools are left out.
+    That is at most as many replicas as simulated, fewer where these meet the SLO, that cost less than the
+    recommendation. Verdicts are taken to improve with bandwidth. Deployments of several pools are left out.
 
     Args:
-        other_hardware: hardware that was not chosen.
+        other_hardware: hardware that was not chosen, whether it meets the SLO or not.
         best: the recommendation.
         devices: names of attached devices.
         evaluate: simulates a deployment with the device of a name at a factor.
@@ -52,17 +53,32 @@ def bandwidth_wins(
     """
     known, wins = set(devices), []
     for other in other_hardware:
-        if other.trial is None or other.item not in known or len(other.trial.deployment.pools) != 1:
+        trial = other.trial
+        if trial is None or len(trial.deployment.pools) != 1:
             continue
-        electricity = other.trial.metrics.get("energy_usd_per_hour", 0.0)
-        sizes = range(other.trial.deployment.pool.replicas - 1, 0, -1)
-        smaller = (resized(other.trial.deployment, [count]) for count in sizes)
+        if trial.feasible and price_of(trial) <= price_of(best):  # something else speaks against it
+            continue
+        item = other.item if other.item in known else _own_device(trial.deployment, best.deployment)
+        if item not in known:
+            continue
+        electricity = trial.metrics.get("energy_usd_per_hour", 0.0)
+        sizes = range(trial.deployment.pool.replicas - (1 if trial.feasible else 0), 0, -1)
+        smaller = (resized(trial.deployment, [count]) for count in sizes)
         cheaper = next((spec for spec in smaller if usd_per_hour(spec) + electricity < price_of(best)), None)
         if cheaper is not None:
-            factor = _least_factor(lambda by, of=cheaper, item=other.item: _holds(evaluate, of, item, by))  # type: ignore[misc]
+            factor = _least_factor(lambda by, of=cheaper, item=item: _holds(evaluate, of, item, by))  # type: ignore[misc]
             usd = usd_per_hour(cheaper) + electricity
-            wins.append(BandwidthWin(other.hardware, other.item, cheaper.pool.replicas, usd, factor))
+            wins.append(BandwidthWin(other.hardware, item, cheaper.pool.replicas, usd, factor))
     return wins
+
+
+def _own_device(deployment: DeploymentSpec, best: DeploymentSpec) -> str:
+    """The first device, priced or not, that a deployment has attached and the recommendation has not; "" without."""
+    theirs, ours = (
+        [entry.device for pool in spec.pools if pool.devices is not None for entry in pool.devices.attached.values()]
+        for spec in (deployment, best)
+    )
+    return next((device for device in theirs if device not in ours), "")
 
 
 def _holds(

@@ -24,16 +24,10 @@ from hisearch.search.model.job import Evaluation, Job
 from hisearch.simulate.draft_use import token_costs
 from hisearch.simulate.engine import GiveUp
 from hisearch.simulate.plans.agent_memory import AgentsRefused
+from hisearch.simulate.plans.draw import WorkerHardware, ffn_accelerator_name, idle_draw, worker_devices
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.fleet_plan import plan_fleet
-from hisearch.simulate.plans.plan import (
-    WorkerPlan,
-    check_split,
-    ffn_accelerator_name,
-    plan_pool_memory,
-    plan_worker,
-    worker_devices,
-)
+from hisearch.simulate.plans.plan import WorkerPlan, check_split, plan_pool_memory, plan_worker
 from hisearch.simulate.plans.tiers import TierRefused
 from hisearch.simulate.results.result import Result
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
@@ -98,10 +92,8 @@ class Simulation:
     def _memory(self, pool: PoolSpec) -> MemoryPlan:
         world = self._world
         check_split(pool, world.model)
-        accelerator = self._accelerator(pool)
-        name = pool.host or accelerator.host
-        host = world.hosts[name] if name is not None else None
-        devices = worker_devices(pool, world.devices, self._ffn_accelerator(pool), host)
+        accelerator, host, ffn, _ = self._hardware(pool)
+        devices = worker_devices(pool, world.devices, ffn, host)
         return plan_pool_memory(pool, world.model, accelerator, world.profile, devices)
 
     def can_build(self, pool: PoolSpec) -> bool:
@@ -132,9 +124,15 @@ class Simulation:
         return self.book.breakdown(deployment).total
 
     def plan(self, pool: PoolSpec) -> WorkerPlan:
-        """The pool's worker, compiled at first use; replicas share it."""
+        """The pool's worker, compiled at first use; replicas share it, but for their parts of what is bought whole."""
         worker = pool.model_copy(update={"replicas": 1})
-        return self._plans.get(worker.model_dump_json(), lambda: self._compile(worker))
+        plan = self._plans.get(worker.model_dump_json(), lambda: self._compile(worker))
+        if pool.devices is None or pool.replicas == 1:
+            return plan
+        hardware = self._hardware(pool)
+        devices = worker_devices(pool, self._world.devices, hardware.ffn, hardware.host)
+        costs, power = idle_draw(plan.costs, pool, self._world.model, hardware, devices)
+        return replace(plan, costs=costs, power=power)
 
     def evaluate(self, job: Job) -> Evaluation:
         """Simulate a job and score it, with its capacity if the study asks for it.
@@ -348,25 +346,26 @@ class Simulation:
         return head(self._world.trace, max(round(len(self._world.trace) * fraction), 1))
 
     def _compile(self, pool: PoolSpec) -> WorkerPlan:
-        accelerator = self._accelerator(pool)
-        host_name = pool.host or accelerator.host
-        ffn_host = ffn_host_name(pool, self._ffn_accelerator(pool) or accelerator)
+        accelerator, host, ffn, ffn_host = self._hardware(pool)
         return plan_worker(
             pool,
             model=self._world.model,
             accelerator=accelerator,
-            host=self._world.hosts[host_name] if host_name is not None else None,
+            host=host,
             media=self._world.media,
             profile=self._world.profile,
             profile_name=self._world.profile_name,
             devices=self._world.devices,
-            ffn_accelerator=self._ffn_accelerator(pool),
-            ffn_host=self._world.hosts[ffn_host] if ffn_host is not None else None,
+            ffn_accelerator=ffn,
+            ffn_host=ffn_host,
         )
 
-    def _ffn_accelerator(self, pool: PoolSpec) -> AcceleratorSpec | None:
-        name = ffn_accelerator_name(pool)
-        return self._world.accelerators[name] if name is not None else None
+    def _hardware(self, pool: PoolSpec) -> WorkerHardware:
+        accelerator, name = self._accelerator(pool), ffn_accelerator_name(pool)
+        ffn = self._world.accelerators[name] if name is not None else None
+        names = (pool.host or accelerator.host, ffn_host_name(pool, ffn or accelerator))
+        host, ffn_host = (self._world.hosts[each] if each is not None else None for each in names)
+        return WorkerHardware(accelerator, host, ffn, ffn_host)
 
     def _accelerator(self, pool: PoolSpec) -> AcceleratorSpec:
         try:

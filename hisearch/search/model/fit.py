@@ -16,7 +16,8 @@ from hisearch.latency.device_memory.plan import DoesNotFit, MemoryPlan
 from hisearch.latency.devices.build import DevicesRefused
 from hisearch.latency.sharding import InvalidParallelism, window_layers
 from hisearch.search.model.deployments import format_devices, starting_memory_fraction
-from hisearch.simulate.plans.plan import ffn_accelerator_name, plan_pool_memory, worker_devices
+from hisearch.simulate.plans.draw import ffn_accelerator_name, worker_devices
+from hisearch.simulate.plans.plan import plan_pool_memory
 from hisearch.specs.base import DType, EngineName
 from hisearch.specs.deployments.deployment import KV_DTYPES, EngineSpec, PoolSpec
 from hisearch.specs.documents.resolved import Hardware, ResolvedDeployment, ResolvedStudy

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hisearch.hardware.price_book import Listed, PriceBook
 from hisearch.search.model.deployments import format_devices
@@ -23,7 +24,8 @@ class OtherHardware:
     hardware: as text. trial: the cheapest of these deployments that meets the SLO, else the nearest miss; None
     where none was simulated on the complete trace. item, unit, now_usd: what it has more of than the
     recommendation, and its price; empty and 0 where it has nothing more. win_usd: price of the item up to which one
-    of them is cheaper than the recommendation; None: not even for nothing, or none meets the SLO.
+    of them is cheaper than the recommendation; None: not even for nothing, or none meets the SLO. trials: of these
+    deployments, those on parts of the trace and at other loads included.
     """
 
     hardware: str
@@ -32,6 +34,7 @@ class OtherHardware:
     unit: str = ""
     now_usd: float = 0.0
     win_usd: float | None = None
+    trials: int = 0
 
 
 def other_hardware(
@@ -43,14 +46,18 @@ def other_hardware(
     else stays: other prices, electricity, and which trials meet the SLO.
     """
     groups: dict[str, list[Trial]] = {}
+    counts: Counter[str] = Counter()
     for trial in trials:
+        kind = hardware_kind(trial.deployment)
+        counts[kind] += 1
         if trial.comparable and trial.metrics:
-            groups.setdefault(hardware_kind(trial.deployment), []).append(trial)
+            groups.setdefault(kind, []).append(trial)
     ours = hardware_kind(best.deployment)
     missing = [OtherHardware(kind, None) for kind in dict.fromkeys(kinds) if kind not in {ours, *groups}]
     groups.pop(ours, None)
     compared = [(_of_hardware(book, hardware, of_kind, best), hardware) for hardware, of_kind in groups.items()]
-    return [other for other, _ in sorted(compared, key=_order)] + missing
+    ordered = [other for other, _ in sorted(compared, key=_order)] + missing
+    return [replace(other, trials=counts[other.hardware]) for other in ordered]
 
 
 def _order(entry: tuple[OtherHardware, str]) -> tuple[bool, float, str]:
@@ -71,9 +78,9 @@ def worker_kind(accelerator: str, devices: DevicesSpec | None) -> str:
 def _of_hardware(book: PriceBook, hardware: str, trials: Sequence[Trial], best: Trial) -> OtherHardware:
     meeting = [trial for trial in trials if trial.meets_slo]
     if not meeting:
-        return OtherHardware(
-            hardware, min(trials, key=lambda trial: (trial.worst_violation, price_of(trial), trial.number))
-        )
+        nearest = min(trials, key=lambda trial: (trial.worst_violation, price_of(trial), trial.number))
+        item = next(_own_items(book, nearest, best), None)
+        return OtherHardware(hardware, nearest, *((item.item, item.unit, item.usd) if item is not None else ()))
     cheapest = min(meeting, key=lambda trial: (price_of(trial), trial.number))
     item = next(_own_items(book, cheapest, best), None)
     if item is None or price_of(cheapest) <= price_of(best):

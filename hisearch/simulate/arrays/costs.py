@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hisearch.hardware.power import Standby
 from hisearch.kernels.layout import costs as cost_layout
 from hisearch.latency.costs import DraftCosts, HostFloor, LateCosts, SharedPrompts, StepCosts
 from hisearch.simulate.arrays.records import record
@@ -58,6 +59,29 @@ def kernel_costs(costs: StepCosts) -> cost_layout.Costs:
         shared_s=shared.token_s,
         whole_rate=np.zeros((0, 0)) if shared.whole_rate is None else shared.whole_rate,
     )
+
+
+def power_settings(plan: WorkerPlan) -> dict[str, float]:
+    """Settings of what a worker draws besides its steps, and of which parts of their joules are told apart."""
+    power = plan.power
+    ffn = power.ffn or Standby()
+    return {
+        "standby_after_s": power.standby_after_s,
+        "wake_s": power.wake_s,
+        "ffn_standby_after_s": ffn.after_s,
+        "ffn_wake_s": ffn.wake_s,
+        "attached": bool(plan.costs.attached),
+        "linked": plan.costs.link_joules is not None,
+    }
+
+
+def joules_arrays(plan: WorkerPlan) -> dict[str, cost_layout.Costs]:
+    """Joules of steps, all and of some components; of those that a worker does not have, they are not read."""
+    costs = plan.costs
+    parts = {"attached_joules": costs.attached_joules, "link_joules": costs.link_joules}
+    return {"joules": kernel_costs(costs.joules)} | {
+        name: kernel_costs(part or costs.joules) for name, part in parts.items()
+    }
 
 
 def scheduler_costs(plan: WorkerPlan) -> StepCosts:

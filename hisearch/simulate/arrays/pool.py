@@ -21,13 +21,13 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tree as tree_layout
 from hisearch.kernels.layout.thinking import FIRST_VISIBLE, Thinking
 from hisearch.simulate.arrays import agents as agent_arrays
+from hisearch.simulate.arrays import costs as cost_arrays
 from hisearch.simulate.arrays import drafts as draft_arrays
 from hisearch.simulate.arrays import grammars as grammar_arrays
 from hisearch.simulate.arrays import groups as group_arrays
 from hisearch.simulate.arrays import lora as lora_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
-from hisearch.simulate.arrays.costs import compiled_lengths, kernel_costs, lockstep_arrays, scheduler_costs
 from hisearch.simulate.arrays.records import record, records
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.specs.deployments.deployment import EngineSpec
@@ -84,9 +84,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         workers=workers * plan.schedulers,
         schedulers=plan.schedulers,
         scheduler_kind=_SCHEDULER_KINDS[plan.scheduler_kind],
-        standby_after_s=plan.power.standby_after_s,
-        wake_s=plan.power.wake_s,
-        attached=bool(plan.costs.attached),
+        **cost_arrays.power_settings(plan),
         page_tokens=page,
         rank_page_tokens=page // plan.split.decode_context,
         capacity_pages=plan.kv_capacity_tokens // page,
@@ -348,9 +346,8 @@ def allocate(
         config=settings,
         fleet=fleet,
         trace=trace_of(draft_arrays.with_nodes_as_hashed(trace, config)),
-        seconds=kernel_costs(scheduler_costs(plan)),
-        joules=kernel_costs(plan.costs.joules),
-        attached_joules=kernel_costs(plan.costs.attached_joules or plan.costs.joules),
+        seconds=cost_arrays.kernel_costs(cost_arrays.scheduler_costs(plan)),
+        **cost_arrays.joules_arrays(plan),
         requests=request_records(count),
         blank=request_records(1),
         workers=records(workers, la.WORKER),
@@ -382,14 +379,14 @@ def allocate(
         pinned=pinned,
         ends_by_limit=ends_by_limit.astype(np.int8),
         accepted=draft_arrays.accepted(plan),
-        compiled_lengths=compiled_lengths(plan, workers),
+        compiled_lengths=cost_arrays.compiled_lengths(plan, workers),
         thinking=thinking,
         owner_head=owner_head,
         owner=owner,
         next_owner=next_owner,
         pledged=np.zeros(len(trace.parent) if config.engine == la.TRTLLM else 0, np.int64),
         stage_free_s=np.zeros((workers // config.schedulers, config.schedulers)),
-        **lockstep_arrays(plan),
+        **cost_arrays.lockstep_arrays(plan),
         event_heap=np.empty(workers, np.int32),
         counters=np.zeros(la.COUNTERS, np.int64),
         gaps=np.zeros(BINS, np.int64),

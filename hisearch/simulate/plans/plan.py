@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from hisearch.hardware.power import FfnPart, PowerPlan, plan_power
+from hisearch.hardware.power import PowerPlan
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.device_memory import state_pools, window_pools
 from hisearch.latency.device_memory.kv_groups import KvGroups, kv_groups_of, retained_tokens
@@ -23,6 +23,7 @@ from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.plans import lora as lora_plans
 from hisearch.simulate.plans.agent_memory import plan_agents, with_adapters, with_disk
 from hisearch.simulate.plans.agent_plan import AgentPlan
+from hisearch.simulate.plans.draw import WorkerHardware, idle_draw, worker_devices
 from hisearch.simulate.plans.grammar_plan import GrammarPlan, plan_grammars
 from hisearch.simulate.plans.groups_plan import GroupsPlan, StatesPlan, WindowsPlan
 from hisearch.simulate.plans.lora_plan import LoraPlan
@@ -130,8 +131,13 @@ class WorkerPlan:
 
     @property
     def idle_w(self) -> float:
-        """Idle watts of the worker's accelerators; costs state those of one DP rank."""
+        """Idle watts of the worker's accelerators and attached devices; costs state those of one DP rank."""
         return self.costs.idle_w * self.split.attention_data
+
+    @property
+    def attached_idle_w(self) -> float:
+        """Of ``idle_w``, that of attached devices."""
+        return self.costs.attached_idle_w * self.split.attention_data
 
     @property
     def host_capacity_tokens(self) -> int:
@@ -197,6 +203,7 @@ def plan_worker(
     )  # fmt: skip
     costs = with_adapters(price(model=model, weight_dtype=pool.weight_dtype), pool, model, accelerator)
     costs = with_drafter(costs, model, pool.weight_dtype or model.weight_dtype, engine, price)
+    costs, power = idle_draw(costs, pool, model, WorkerHardware(accelerator, host, ffn_accelerator, ffn_host), attached)
     kv = memory.kv_groups
     longest = model.max_context_tokens
     if kv is not None:
@@ -218,9 +225,7 @@ def plan_worker(
         movement=tiers.movement,
         workers_per_node=tiers.workers_per_node,
         split=pool.parallelism,
-        power=plan_power(
-            pool.parallelism, model, accelerator, host, _ffn_part(pool, ffn_accelerator or accelerator, ffn_host)
-        ),
+        power=power,
         agents=agents,
         lora=lora_plans.plan_lora(pool, model, accelerator, host, media),
         grammars=plan_grammars(pool, memory, host),
@@ -252,27 +257,6 @@ def _groups(kv: KvGroups, engine: EngineSpec) -> GroupsPlan:
     return GroupsPlan(
         kv.full, kv.windowed, kv.window_tokens, retained_tokens(engine), states=kv.states, checkpoints=kv.checkpoints
     )
-
-
-def _ffn_part(pool: PoolSpec, accelerator: AcceleratorSpec, host: HostSpec | None) -> FfnPart | None:
-    afd = pool.devices.attention_ffn if pool.devices is not None else None
-    return FfnPart(afd.ffn / afd.attention, afd.ffn, accelerator, host) if afd is not None else None
-
-
-def ffn_accelerator_name(pool: PoolSpec) -> str | None:
-    """The accelerator that a pool names for its FFNs, or None."""
-    attention_ffn = pool.devices.attention_ffn if pool.devices is not None else None
-    return attention_ffn.ffn_accelerator if attention_ffn is not None else None
-
-
-def worker_devices(
-    pool: PoolSpec, devices: Mapping[str, DeviceSpec], ffn_accelerator: AcceleratorSpec | None, host: HostSpec | None
-) -> WorkerDevices | None:
-    """The pool's devices by the names of its block, on workers of ``host``; None without one."""
-    if pool.devices is None:
-        return None
-    named = {name: devices[entry.device] for name, entry in pool.devices.attached.items()}
-    return WorkerDevices(pool.devices, named, ffn_accelerator, tuple(host.shared) if host is not None else ())
 
 
 def plan_pool_memory(

@@ -145,11 +145,12 @@ class WorkerTable:
     """Per worker, arrays of length W.
 
     steps, preemptions, requests: counts. busy_s: device time. energy_j: joules above idle; attached_j: of these, those
-    of devices attached to its accelerators.
+    of devices attached to its accelerators; link_j: those of links between its devices, None where no worker has any.
     prefill_tokens, decode_tokens: tokens computed. peak_kv_tokens: most KV tokens held at once.
     host_hit_tokens: tokens loaded back. evicted_tokens: cached tokens dropped from HBM.
     begun_s, gone_s: when it started, and had gone; NaN if it never started, or stayed to the end.
-    standby_s: seconds that accelerators spent in standby.
+    standby_s: seconds that accelerators spent in standby. ffn_standby_s: likewise FFN accelerators that stand apart,
+    None where no worker has any.
 
     For a worker with several schedulers (``kernels.engine.schedulers``) counts are summed, busy_s is their mean and
     peak_kv_tokens the highest of a scheduler's memory. busiest_s: device time of its busiest attention group; busy_s of
@@ -171,6 +172,8 @@ class WorkerTable:
     standby_s: F8 = field(default_factory=lambda: np.zeros(1))
     attached_j: F8 = field(default_factory=lambda: np.zeros(1))
     busiest_s: F8 = field(default_factory=lambda: np.zeros(1))
+    ffn_standby_s: F8 | None = None
+    link_j: F8 | None = None
 
 
 @dataclass(frozen=True)

@@ -66,11 +66,11 @@ def cpu_problem(
     pool: PoolSpec, block: DevicesSpec, devices: Mapping[str, DeviceSpec], host_name: str, host: HostSpec
 ) -> str:
     """Why a host has too few CPUs for those attached to the accelerators in its slots; "" where it has enough."""
-    cpus = sum(entry.number for entry in block.attached.values() if devices[entry.device].kind == "cpu")
     accelerators = min(pool.parallelism.ranks * pool.replicas, host.accelerators)
-    if host.cpu_sockets is None or accelerators * cpus <= host.cpu_sockets + 1e-9:
+    cpus = sum(entry.whole(accelerators) for entry in block.attached.values() if devices[entry.device].kind == "cpu")
+    if host.cpu_sockets is None or cpus <= host.cpu_sockets:
         return ""
     return (
-        f"{accelerators} accelerators in {host_name} need {accelerators * cpus:g} CPUs, but it has "
+        f"{accelerators} accelerators in {host_name} need {cpus} CPUs, but it has "
         f"{counted(host.cpu_sockets, 'socket')}: let accelerators share them (shared_by)"
     )

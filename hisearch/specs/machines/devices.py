@@ -147,8 +147,8 @@ class AttachedDeviceSpec(Strict):
     count: Count = Field(1, description="Devices attached to each accelerator, working as one: links add up.")
     shared_by: Count = Field(
         1,
-        description="Accelerators among which they are divided: each has its part of memory, rates, watts and price, "
-        "over a link of its own.",
+        description="Accelerators among which they are divided: each has its part of memory and rates, over a link of "
+        "its own. Whole ones are bought and draw power, for each host, or for the pool where a host has fewer slots.",
     )
     mapping: PimMapping | None = Field(
         None, description="PIM: what a channel holds, as a Device's pim.mapping, whose own where absent."
@@ -159,8 +159,12 @@ class AttachedDeviceSpec(Strict):
 
     @property
     def number(self) -> float:
-        """Devices for each accelerator; less than one where accelerators share them."""
+        """An accelerator's part of them; less than one where accelerators share them."""
         return self.count / self.shared_by
+
+    def whole(self, accelerators: int) -> int:
+        """Devices that so many accelerators need, which share them."""
+        return -(-accelerators // self.shared_by) * self.count
 
 
 class DirectLinkSpec(Strict):

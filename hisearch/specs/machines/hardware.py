@@ -30,8 +30,8 @@ class LinkSpec(Strict):
 
     kind: Literal["nvlink", "pcie", "infiniband", "roce", "ethernet", "cxl"] = Field(
         description="nvlink: KV between workers passes no slot, and vLLM keeps room for fused all-reduces. pcie: a "
-        "card without a profile has collectives as measured on the nearest such link. Else, and of devices, for the "
-        "reader."
+        "card without a profile has collectives as measured on the nearest such link. Of devices, pcie and cxl pass "
+        "the accelerator's slot. Else for the reader."
     )
     bandwidth_bytes_per_s: Positive = Field(description="One direction.")
     latency_s: NonNegative = Field(description="Fixed cost of a transfer.")
@@ -65,7 +65,8 @@ class AcceleratorSpec(Strict):
     peak_flops: dict[DType, Positive] = Field(min_length=1, description="Dense peak by operand format.")
     peer_link: LinkSpec = Field(
         description="Between accelerators of one host, or of its peer domain, per accelerator and direction, at the "
-        "link's full rate; the share that collectives attain is the latency profile's."
+        "link's full rate; the share that collectives attain is the latency profile's. Its latency counts where none "
+        "were measured, for sends between pipeline stages, and for FFNs apart."
     )
     peer_ranks: Count | None = Field(
         None,
@@ -73,7 +74,8 @@ class AcceleratorSpec(Strict):
         "groups. All of a host, or of its peer domain, where absent.",
     )
     host_link: LinkSpec = Field(
-        description="Between the accelerator and host memory, per direction, at the rate large pinned copies attain."
+        description="Between the accelerator and host memory, per direction, at the rate large pinned copies attain. "
+        "Devices attached over PCIe or CXL share its bandwidth."
     )
     host_processor: HostProcessor = Field(
         "x86", description="Of its host, which an engine's host work runs on: where a profile is carried over to it."

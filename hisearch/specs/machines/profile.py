@@ -21,9 +21,14 @@ class Efficiency(Strict):
 
 
 class CollectiveTerms(Strict):
-    """All-reduce as alpha-beta: ``seconds = alpha_s + volume / (bandwidth * efficiency)``."""
+    """Collectives that no table has: ``seconds = alpha_s + steps * latency_s + volume / (bandwidth * share)``.
 
-    alpha_s: NonNegative = Field(description="Fixed cost of one all-reduce.")
+    Latency and bandwidth are the peer link's; an all-reduce of n ranks takes 2 ceil(log2 n) steps.
+    """
+
+    alpha_s: NonNegative = Field(
+        description="Start of one, or of a send between pipeline stages; with estimator tables, all that is fixed."
+    )
     bandwidth: Fraction = Field(description="Share of the peer link's bandwidth.")
 
 

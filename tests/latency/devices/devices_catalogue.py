@@ -23,7 +23,7 @@ SELF_PIM = PIM.model_copy(update={"pim": PIM.pim.model_copy(update={"softmax_sco
 NEAR = CXL.model_copy(
     update={
         "memory_bandwidth_bytes_per_s": 900e9,
-        "link": CXL.link.model_copy(update={"bandwidth_bytes_per_s": 900e9}),
+        "link": CXL.link.model_copy(update={"kind": "nvlink", "bandwidth_bytes_per_s": 900e9}),
     }
 )
 KNOWN = {"near": NEAR, "pim": PIM, "self_pim": SELF_PIM, "cxl": CXL, "cpu": CPU, "npu": NPU_DEVICE}

@@ -36,7 +36,6 @@ from tests.reference.restatement.vllm_lockstep import Batch, serve
 
 ON_PIM = {"attached": ["pim"], "operators": {"decode_attention": "pim"}}
 FFN_ON_NPU = {"attached": ["pim", "npu"], "operators": {"decode_attention": "pim", "ffn": "npu"}}
-NPU_LINK = {"link accelerator npu", "link npu accelerator"}
 ENGINE = EngineSpec(
     name="vllm", max_running_requests=8, chunk_tokens=512, page_tokens=16, prefix_caching=False, watermark=0.0
 )
@@ -203,6 +202,11 @@ def test_a_rank_of_a_pipeline_holds_its_stage_elsewhere(model, stages, block):
     assert there == pytest.approx(alone / stages)
 
 
+def npu_links(worker_law: DeviceWorker) -> set[str]:
+    """Both directions to the NPU, through the accelerator's slot where PIM is behind it too."""
+    return {worker_law.link_station(*ends) for ends in (("accelerator", "npu"), ("npu", "accelerator"))}
+
+
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_what_goes_to_a_device_of_the_ffn_is_of_all_groups(groups):
     """Every rank's part of a dense FFN sees the tokens of all; its experts see those that chose one of them."""
@@ -210,21 +214,13 @@ def test_what_goes_to_a_device_of_the_ffn_is_of_all_groups(groups):
     dense = law(FFN_ON_NPU, Parallelism(attention_data=groups))
     moved = 10 * groups * 4096 * 2
     one_way = link.latency_s + moved / link.bandwidth_bytes_per_s
-    there = [
-        stage
-        for stage in dense.stages(load_of(10))
-        if stage.station in {"link accelerator npu", "link npu accelerator"}
-    ]
+    there = [stage for stage in dense.stages(load_of(10)) if stage.station in npu_links(dense)]
     assert [float(stage.seconds[0]) for stage in there] == pytest.approx([one_way, one_way])
     block = {"attached": ["npu"], "operators": {"experts": "npu"}}
     routed = law(block, Parallelism(attention_data=groups, expert=groups), QWEN3_30B_A3B, H100)
     chosen = 1.0 - (1.0 - 1.0 / groups) ** 8
     one_way = link.latency_s + 10 * groups * chosen * 2048 * 2 / link.bandwidth_bytes_per_s
-    there = [
-        stage
-        for stage in routed.stages(load_of(10))
-        if stage.station in {"link accelerator npu", "link npu accelerator"}
-    ]
+    there = [stage for stage in routed.stages(load_of(10)) if stage.station in npu_links(routed)]
     assert [float(stage.seconds[0]) for stage in there] == pytest.approx([one_way, one_way])
 
 

@@ -113,7 +113,7 @@ def test_kv_elsewhere_is_read_over_the_link():
     plain, far = composed(worker()), composed(worker(attached=["cxl"], kv="cxl"))
     load = load_of(decodes=[4000] * 8)
     slower = far.step(load)[0] - plain.step(load)[0]
-    read = 32 * 8 * 4000 * 4096 / 26e9
+    read = 32 * 8 * 4000 * 4096 / A6000.host_link.bandwidth_bytes_per_s
     assert slower == pytest.approx(read, rel=0.05)
 
 
@@ -121,7 +121,7 @@ def test_streamed_layers_take_the_longer_of_layer_and_link():
     law = composed(worker(attached=["cxl"], streamed=[{"device": "cxl", "layers": 8}]))
     plain, load = composed(worker()), load_of(decodes=[100])
     layer = 2 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
-    waits = 8 * (0.35e-6 + layer / 26e9 - plain.step(load)[0] / 32)
+    waits = 8 * (0.35e-6 + layer / A6000.host_link.bandwidth_bytes_per_s - plain.step(load)[0] / 32)
     assert law.step(load)[0] == pytest.approx(plain.step(load)[0] + waits, rel=1e-9)
     long = load_of((4096, 0))
     assert law.step(long)[0] == pytest.approx(plain.step(long)[0])
@@ -248,13 +248,15 @@ def test_a_network_takes_the_place_of_the_peer_link():
 
 
 def test_a_network_as_wide_as_the_peer_link_costs_what_it_does():
-    """L7: what software takes to start a collective stays when a network is stated."""
-    link, split = A6000.peer_link, Parallelism(tensor=4)
-    dimension = {"topology": "fully_connected", "ranks": 4, "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s}
-    stated = composed(worker(network={"dimensions": [{**dimension, "latency_s": 0.0}]}), split=split).collectives
-    plain, tokens = composed(worker(), split=split).collectives, np.array([1.0, 64.0, 4096.0])
+    """L7: a switch whose hops have half the peer link's latency each; what software takes to start stays."""
+    link, split = A6000.peer_link, Parallelism(tensor=4, pipeline=2)
+    dimension = {"topology": "switch", "ranks": 8, "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s}
+    network = {"dimensions": [{**dimension, "latency_s": link.latency_s / 2}]}
+    stated, plain = (composed(each, split=split).collectives for each in (worker(network=network), worker()))
+    tokens = np.array([1.0, 64.0, 4096.0])
     np.testing.assert_allclose(stated.layer_s(tokens), plain.layer_s(tokens))
     np.testing.assert_allclose(stated.logits_s(tokens), plain.logits_s(tokens))
+    np.testing.assert_allclose(stated.embedding_s(tokens), plain.embedding_s(tokens))
 
 
 def test_what_a_channel_holds():
@@ -326,7 +328,7 @@ def pim_like(**changes):
 def test_a_device_without_limits_leaves_the_rest_of_the_step():
     """L7: infinite bandwidth, no latency and no cost of a product leave what the accelerator's own memory gives out."""
     endless = SELF_PIM.pim.model_copy(update={"channel_bytes_per_s": 1e30, "product_s": 0.0})
-    link = PIM.link.model_copy(update={"bandwidth_bytes_per_s": 1e30, "latency_s": 0.0})
+    link = PIM.link.model_copy(update={"kind": "nvlink", "bandwidth_bytes_per_s": 1e30, "latency_s": 0.0})
     load = load_of(decodes=[4000] * 32)
     free = pim_like(pim=endless, link=link, memory_bandwidth_bytes_per_s=256e30).step(load)[0]
     given = 32 * 32 * (2 * 8 * 128 * 2 + 2 * 32 * 128 * 2) / A6000.memory_bandwidth_bytes_per_s
