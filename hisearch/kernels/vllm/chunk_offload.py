@@ -11,8 +11,7 @@ gives such a page away, or hits it, waits for the transfer.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import block_table, queue
-from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import block_table, host_runs, queue
 from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
@@ -70,7 +69,7 @@ def load(sim, w, r, on_device, tokens):
     """Prepare to load the ``tokens`` of ``r`` behind those ``on_device``; its pages have been taken."""
     transfers.queue_load(sim, w, r, on_device, tokens)
     offloaded = sim.offloaded[r]
-    if runs.enough(sim, offloaded.dealt_with + 1):
+    if host_runs.enough(sim, offloaded.dealt_with + 1):
         chunk_store.begin_load(sim, transfers.store_of(sim, w), r, offloaded.load_block, offloaded.dealt_with)
 
 

@@ -7,8 +7,7 @@ queue. Rules and sources: ``tests.reference.vllm_offload_chunks``.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import block_table, queue
-from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import block_table, host_runs, queue
 from hisearch.kernels.engine import device
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
@@ -304,7 +303,7 @@ def _reset(sim, w):
     chunk_offload.reset(sim, w)
     if w == 0:
         sim.counters[la.FREE_TRANSFER] = -1
-        runs.reset(sim)
+        host_runs.reset(sim)
         for v in range(sim.offloading.stores):
             sim.stores[v].evictable = 0
         for v in range(sim.block_tables.shape[0]):

@@ -7,8 +7,7 @@ before the waiting queue. Rules and sources: ``tests.reference.vllm_offload``.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import block_table, queue
-from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import block_table, host_runs, queue
 from hisearch.kernels.engine import device
 from hisearch.kernels.engine.cost import fast_forward
 from hisearch.kernels.engine.engine_calls import Op
@@ -300,7 +299,7 @@ def _reset(sim, w):
     transfers.reset(sim, w, offload.ROWS)
     if w == 0:
         sim.counters[la.FREE_TRANSFER] = -1
-        runs.reset(sim)
+        host_runs.reset(sim)
         for v in range(sim.block_tables.shape[0]):
             block_table.reset(sim, v)
 
