@@ -172,7 +172,7 @@ CONNECTOR = np.dtype(
     align=True,
 )
 
-#: Transfers that a worker notes as ended at the launch of a step; row 2 w + (serial of the step mod 2). By chunk 3 rows
+#: Transfers that a worker notes as ended at the launch of a step; row 2 w + (number of the step mod 2). By chunk 3 rows
 #: a worker, the third for passes without a batch; what is stored is a list of transfers, else of requests.
 NOTES = np.dtype([("stored_head", "i4"), ("stored_tail", "i4"), ("loaded_head", "i4"), ("loaded_tail", "i4")])
 

@@ -221,7 +221,7 @@ def release_finished(sim, w):
     """Free the pages of requests that finished since the last pass."""
     r = sim.connectors[w].finished_head
     while r >= 0:
-        if sim.requests[r].state != la.DRAINED:
+        if sim.requests[r].status != la.DRAINED:
             if sim.config.prefix_caching:
                 if _is_read(sim, r):
                     queue.mark_read(sim, sim.workers[w].cache_id, sim.requests[r].node, sim.requests[r].redirect)
