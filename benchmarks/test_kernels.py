@@ -93,7 +93,7 @@ def test_batch_cost(benchmark: BenchmarkFixture, vllm_state: Any) -> None:
     """Cost of a step of four prompt chunks and 64 decodes."""
     batch = np.arange(4, dtype=np.int32)
     requests = vllm_state.requests
-    requests["chunk"][batch], requests["computed"][batch], requests["part"][batch] = 2_000, 500, la.PROMPT_ENDS
+    requests["chunk"][batch], requests["computed"][batch], requests["chunk_kind"][batch] = 2_000, 500, la.PROMPT_ENDS
     runs = 10_000
     batch_cost_often(vllm_state, batch, 1, 64, 100_000)
     benchmark.extra_info["calls"] = runs

@@ -9,16 +9,21 @@ Usage::
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+import hisearch
 from hisearch.base.engine_rules import MODELLED, RULES, SETTINGS_SINCE, UNRECORDED
+from hisearch.base.rule import Rule
 from hisearch.export.engines.releases import CHANGES, READ
 from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.versions import version_key
 
 TARGET = Path(__file__).resolve().parent / "engines.md"
+PACKAGE = Path(hisearch.__file__).parent
 
 INTRODUCTION = """\
 # Releases of the engines
@@ -44,7 +49,8 @@ two known ones follows the rules dated up to it, unrecorded; results say so. Dat
 ## What changed
 
 A rule is `sim.config.RULE` in a kernel, and the same name in the restatement in plain Python. To add one, add it to
-`hisearch/base/engine_rules.py`, and its branch to both.
+`hisearch/base/engine_rules.py`, and its branch to both. *Read in*: modules of `hisearch/` that ask for it. *After X, by
+Y*: X decides as before and Y anew; which release between them changed it is not known.
 """
 
 COMMANDS = """\
@@ -74,13 +80,35 @@ PROCESS = """\
 """
 
 
+@cache
+def sources() -> dict[str, str]:
+    """Text of every module that may ask for a rule, by its path in the package."""
+    paths = (path for path in sorted(PACKAGE.rglob("*.py")) if path.parent.name != "base")
+    return {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+def read_in(rule: Rule) -> list[str]:
+    """Modules that ask for a rule: kernels as a setting, others by its name among those in force.
+
+    Raises:
+        ValueError: none does.
+    """
+    asks = re.compile(rf"""\bconfig\.{rule.name}\b|\["{rule.name}"\]|"{rule.name}" in rules_of""")
+    modules = [path for path, source in sources().items() if asks.search(source)]
+    if not modules:
+        raise ValueError(f"no module reads rule {rule.name}")
+    return modules
+
+
 def sections() -> Iterator[str]:
     """A table of rules for each engine, and of the settings that came later."""
     for engine, rules in RULES.items():
         yield f"### {ENGINE_TITLES[engine]}\n"
-        yield "| since | rule | before | from then on | source |\n| --- | --- | --- | --- | --- |"
+        yield "| since | rule | before | from then on | source | read in |\n| --- | --- | --- | --- | --- | --- |"
         for rule in sorted(rules, key=lambda rule: version_key(rule.since)):
-            yield f"| {rule.since} | `{rule.name}` | {rule.before} | {rule.after} | `{rule.source}` |"
+            since = f"after {rule.later_than}, by {rule.since}" if rule.later_than else rule.since
+            modules = ", ".join(f"`{path}`" for path in read_in(rule))
+            yield f"| {since} | `{rule.name}` | {rule.before} | {rule.after} | `{rule.source}` | {modules} |"
         later = SETTINGS_SINCE[engine]
         if later:
             listed = ", ".join(f"`{key}` ({since})" for key, since in later.items())

@@ -1,9 +1,9 @@
 """What engines decide otherwise from one release to the next, as data.
 
-A rule is named, dated by the first release that has it, and sourced. Kernels ask for it by name, ``sim.config.RULE``
-(1: it holds); the record's fields are made from this table, but for rules that decide what kernels are given.
-``specs.deployments.engine_rules`` says which hold in a release. Settings that a release does not have are refused by
-the specs (``SETTINGS_SINCE``).
+A rule is named, dated by the first release that has it, and sourced; ``docs/engines.md`` says who reads it. Kernels
+ask for it by name, ``sim.config.RULE`` (1: it holds); the record's fields are made from this table, but for rules that
+decide what kernels are given. ``specs.deployments.engine_rules`` says which hold in a release. Settings that a release
+does not have are refused by the specs (``SETTINGS_SINCE``).
 """
 
 from __future__ import annotations
@@ -163,15 +163,17 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "Adapters of the running batch count towards max_loras_per_batch, also of requests that have ended. With "
             "overlapped loading every adapter is copied before a request of it is admitted.",
             "Those of requests that have ended do not, that of the prompt in chunks does. An adapter that has a slot "
-            "is not copied again. (All in some release after 0.5.9.)",
+            "is not copied again.",
             "managers.scheduler.Scheduler._get_new_batch_prefill_raw, lora.lora_overlap_loader.LoRAOverlapLoader",
+            later_than="0.5.9",
         ),
         Rule(
             "stops_polling",
             "0.5.23",
             "A pass with requests that wait for grammars polls these for 5 ms.",
-            "It goes on once all are compiled. (In some release after 0.5.9.)",
+            "It goes on once all are compiled.",
             "constrained.grammar_manager.GrammarManager.get_ready_grammar_requests",
+            later_than="0.5.9",
         ),
         Rule(
             "full_if_occupied",
@@ -265,9 +267,10 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "extends_mtp",
             "1.3.0rc27",
             "With EAGLE-3 a prompt takes KV for as many tokens behind it as are drafted, less one; with MTP for none.",
-            "With MTP it does too. (In some release after 1.2.)",
+            "With MTP it does too.",
             "_torch.speculative.utils.get_num_extra_kv_tokens",
             in_kernels=False,
+            later_than="1.2",
         ),
     ),
 }

@@ -121,8 +121,9 @@ VLLM_RULES: tuple[Rule, ...] = (
         "counts_idle_loras",
         "0.33.0",
         "Adapters of requests in the step count towards max_loras.",
-        "Adapters of all running requests do. (In some release after 0.19.)",
+        "Adapters of all running requests do.",
         "sched.scheduler.Scheduler.schedule",
+        later_than="0.19.1",
     ),
     Rule(
         "one_waiting_queue",
@@ -130,8 +131,9 @@ VLLM_RULES: tuple[Rule, ...] = (
         "Requests with a grammar, and those whose adapter had no place, stand in a queue of their own until they run. "
         "Under fcfs it goes before all others, preempted ones too. A look at a grammar that is being compiled takes "
         "0.1 ms.",
-        "They stand where they arrived; preempted requests go first; looks take no time. (In some release after 0.19.)",
+        "They stand where they arrived; preempted requests go first; looks take no time.",
         "sched.scheduler.Scheduler.schedule, structured_output.request.StructuredOutputRequest",
+        later_than="0.19.1",
     ),
     Rule(
         "publishes_accepted",

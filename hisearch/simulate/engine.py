@@ -20,6 +20,7 @@ from hisearch.simulate.arrays import fleet as fleet_arrays
 from hisearch.simulate.arrays import lora as lora_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.arrays import pool as pool_arrays
+from hisearch.simulate.arrays import settings as setting_arrays
 from hisearch.simulate.arrays.agent_objects import ObjectsDoNotFit
 from hisearch.simulate.plans.fleet import NEVER, FleetPlan, GiveUp, PoolPlan
 from hisearch.simulate.plans.models import ModelNotServed, models_of_requests
@@ -69,8 +70,8 @@ def _engine_entry_of(variant: Variant) -> int:
     if variant == "decode":
         return int(la.DECODE_WORKER)
     name, version, kv_connector = variant
-    by_today = name == "vllm" and rules_in_force("vllm", version)["offloads_by_chunk"]
-    return offload_arrays.engine_entry(pool_arrays.ENGINES[name], kv_connector, by_today)
+    by_chunk = name == "vllm" and rules_in_force("vllm", version)["offloads_by_chunk"]
+    return offload_arrays.engine_entry(setting_arrays.ENGINES[name], kv_connector, by_chunk)
 
 
 #: Called with the entries of engines whose kernels, or the event loop's, are about to be compiled.
@@ -200,7 +201,7 @@ def simulate_fleet(
     plan = _with_endings(_with_objects(plan, trace), trace)
     if not (load > 0 and math.isfinite(load)):
         raise ValueError(f"load must be a positive number, not {load}")
-    _prepare([pool_arrays.entry_of(pool.plan, fleet_arrays.ROLES[pool.role]) for pool in plan.pools])
+    _prepare([setting_arrays.entry_of(pool.plan, fleet_arrays.ROLES[pool.role]) for pool in plan.pools])
     node_rooms = [node_limit(pool, trace) for pool in plan.pools]
     log_limit = _log_limit(trace) if log else 0
     while True:
@@ -323,7 +324,7 @@ def allocate(
     first = fleet_arrays.first_members(plan)
     sims = []
     for p, pool in enumerate(plan.pools):
-        settings = pool_arrays.config_of(pool.plan, pool.slots, fleet_arrays.ROLES[pool.role])
+        settings = setting_arrays.config_of(pool.plan, pool.slots, fleet_arrays.ROLES[pool.role])
         settings.pool = p
         settings.first_member = first[p]
         settings.log = log_limit > 0

@@ -19,7 +19,7 @@ from refit.host_fit.leave_out import LeftOut
 #: Situation of ``latency.served_errors`` by kind of held-out group.
 SITUATIONS = {"model": "model", "GPU": "accelerator", "campaign": "campaign"}
 FIGURES = ("ttft", "step")
-#: Fewest runs of a law (two lie beyond each 90 % bound), and the least distance of a quantile that errors are scaled by.
+#: Fewest runs of a law (two lie beyond each 90 % bound), and the least distance of quantiles that errors are scaled by.
 LEAST_RUNS, LEAST_DISTANCE = 40, 1e-3
 
 

@@ -288,24 +288,24 @@ def _check_member(sim: la.Sim, m: int) -> None:
 
 
 def _check_vllm_lists(sim: la.Sim, w: int, waiting: list[int], running: list[int]) -> tuple[list[int], list[int]]:
-    """Every request in the list of its state; returns those that decode, and other running ones."""
+    """Every request in the list of its status; returns those that decode, and other running ones."""
     worker, requests = sim.workers[w], sim.requests
-    by_state: dict[int, list[int]] = {}
+    by_status: dict[int, list[int]] = {}
     for r in waiting + running:
-        by_state.setdefault(int(requests[r].state), []).append(r)
-    assert set(by_state) <= {la.WAITING, la.PROMPT, la.DECODING, la.DRAINING, la.DRAINED}
-    assert {r for r in waiting if requests[r].state in (la.WAITING, la.DRAINED)} == set(waiting)
+        by_status.setdefault(int(requests[r].status), []).append(r)
+    assert set(by_status) <= {la.WAITING, la.PROMPT, la.DECODING, la.DRAINING, la.DRAINED}
+    assert {r for r in waiting if requests[r].status in (la.WAITING, la.DRAINED)} == set(waiting)
     prompts = _aside(sim, int(worker.prompts_head))
-    assert prompts == by_state.get(la.PROMPT, [])
+    assert prompts == by_status.get(la.PROMPT, [])
     assert (prompts[-1] if prompts else -1) == worker.prompts_tail
-    draining = by_state.get(la.DRAINING, [])
+    draining = by_status.get(la.DRAINING, [])
     assert len(draining) == worker.draining
     endings = _aside(sim, int(worker.endings_new)) + _aside(sim, int(worker.endings_old))
-    assert sorted(endings) == sorted(draining + by_state.get(la.DRAINED, []))
+    assert sorted(endings) == sorted(draining + by_status.get(la.DRAINED, []))
     assert worker.skipped_head == -1
     orders = [int(requests[r].order) for r in running]
     assert orders == sorted(orders)
-    return by_state.get(la.DECODING, []), prompts + draining
+    return by_status.get(la.DECODING, []), prompts + draining
 
 
 def _aside(sim: la.Sim, first: int) -> list[int]:

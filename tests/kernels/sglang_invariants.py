@@ -15,7 +15,7 @@ def unjoined(sim: la.Sim, w: int) -> list[int]:
     if worker.last not in (la.PREFILL_STEP, la.MIXED_STEP):
         assert worker.chunked == -1
         return []
-    row = 2 * w + (int(worker.launched) & 1)
+    row = 2 * w + (int(worker.launched_step) & 1)
     entries = sim.prompts[row, : sim.launches[row].chunks].tolist()
     assert worker.chunked == sim.launches[row].partial
     assert worker.chunked in (-1, *entries)

@@ -56,14 +56,14 @@ def test_a_chunk_has_the_rate_of_the_mixed_step() -> None:
 
 
 def _requests(chunks: list[tuple[int, int, bool]], late: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Requests of a batch in mixed order: prompt chunks (new, cached, complete), and late decodes by context."""
+    """Requests of a batch in mixed order: prompt chunks (new, cached, complete), and listed decodes by context."""
     rows = [(new, cached, la.PROMPT_ENDS if complete else la.PROMPT_GOES_ON) for new, cached, complete in chunks]
     for k, context in enumerate(late):
-        rows.insert(2 * k, (1, context - 1, la.LATE_DECODE))
+        rows.insert(2 * k, (1, context - 1, la.LISTED_DECODE))
     requests = np.zeros(len(rows) + 3, la.REQUEST)
     batch = np.arange(len(rows), dtype=np.int32)[::-1] + 3
-    for r, (new, cached, part) in zip(batch, rows, strict=True):
-        requests[r]["chunk"], requests[r]["computed"], requests[r]["part"] = new, cached, part
+    for r, (new, cached, kind) in zip(batch, rows, strict=True):
+        requests[r]["chunk"], requests[r]["computed"], requests[r]["chunk_kind"] = new, cached, kind
     return requests.view(np.recarray), np.ascontiguousarray(batch)
 
 

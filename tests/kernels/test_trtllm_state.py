@@ -50,7 +50,7 @@ def _path(sim: la.Sim, d: int) -> list[int]:
 def _known(sim: la.Sim, w: int, r: int) -> int:
     request = sim.requests[r]
     generated = int(request.generated)
-    if request.state == la.DECODING:
+    if request.status == la.DECODING:
         generated = int(sim.trace.output_tokens[r] - (request.finish_clock - sim.workers[w].clock))
     return int(sim.trace.input_tokens[r]) + generated
 
@@ -61,14 +61,14 @@ def _held_pages(sim: la.Sim, w: int, r: int) -> int:
     In a fast-forward the pages of its first step are taken, its token is not counted yet. A request that decodes once
     more behind its last token has a page for that, too. With drafts it has pages for those of the steps in flight.
     """
-    if sim.requests[r].state == la.VERIFYING:
+    if sim.requests[r].status == la.VERIFYING:
         return _pages(sim, sim.requests[r].reserved_tokens)
-    if sim.requests[r].state == la.PROMPT:
+    if sim.requests[r].status == la.PROMPT:
         return _pages(sim, _known(sim, w, r) + sim.config.lookahead_tokens)
-    if sim.requests[r].state == la.DECODING:
+    if sim.requests[r].status == la.DECODING:
         ahead = 1 if sim.workers[w].phase == la.FAST_FORWARDING else 0
         return _pages(sim, _known(sim, w, r) - 1 + ahead)
-    late = int(sim.requests[r].late_tokens) if sim.requests[r].state == la.DRAINING else 0
+    late = int(sim.requests[r].late_tokens) if sim.requests[r].status == la.DRAINING else 0
     return _pages(sim, sim.requests[r].computed + late)
 
 
@@ -84,7 +84,7 @@ def check(sim: la.Sim) -> None:
             assert len(listed) == count
         assert worker.running <= sim.config.max_running
         prompts = _chain(sim.requests, int(worker.prompts_head), "next_aside")
-        assert prompts == [r for r in running if sim.requests[r].state == la.PROMPT]
+        assert prompts == [r for r in running if sim.requests[r].status == la.PROMPT]
         assert worker.allocated_pages == sum(_held_pages(sim, w, r) for r in running)
         declared = [int(sim.trace.input_tokens[r] + sim.trace.max_output_tokens[r]) for r in running]
         assert worker.promised_pages == sum(_pages(sim, tokens) for tokens in declared)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hisearch.score.terms import OVER_WINDOW, RejectionCheck, TermCheck
 from hisearch.search.confidence.assessment import Assessor
-from hisearch.search.confidence.assurance import WRONGLY, Assured, Likelihood, Walk, few_of, first_of
+from hisearch.search.confidence.assurance import WRONGLY, Likelihood, Walk, WalkResult, few_of, first_likely
 from hisearch.search.confidence.chance_constrained import ChanceConstrained, find_chance_constrained
 from hisearch.search.confidence.conclusion_words import format_chance_constrained
 from hisearch.search.confidence.likely_alternatives import draws_over_window, likeliest_for_less
@@ -46,7 +46,7 @@ def slower(deployment: DeploymentSpec, draw) -> Evaluation:  # type: ignore[no-u
 
 def walked(
     at_least: float, *, limit: int = 10_000, workers: int = 1, **options: Any
-) -> tuple[Assured, Assessor, TrialRunner]:
+) -> tuple[WalkResult, Assessor, TrialRunner]:
     problem = make_problem()
     runner = TrialRunner(FakeEvaluator(), BudgetSpec(simulations=40, seconds=1e6), workers=workers)
     started = [make_deployment(kind, count) for kind, counts in (("fast", (6, 8)), ("dear", (5,))) for count in counts]
@@ -145,7 +145,7 @@ def test_in_any_order_the_first_that_is_likely_enough_is_found(order: list[int],
     first = runner.trials[0]
     assessor = Assessor(uncertainty(DRAWS), slower)
     assessor.assess([first], [DRAWS], 0.9)
-    outcome = first_of(runner.trials, Likelihood(assessor, at_least, 10_000, first))
+    outcome = first_likely(runner.trials, Likelihood(assessor, at_least, 10_000, first))
     assert outcome.trial == next((t for t in runner.trials if share(t.deployment) >= at_least), None)
     assert not outcome.ended
 
@@ -163,7 +163,7 @@ def test_what_was_chosen_by_its_draws_looks_likelier_there_than_under_fresh_ones
         drawn = uncertainty(16, seed, normal=np.random.default_rng(seed).standard_normal((16, 5)))
         assessor = Assessor(drawn, slower)
         assessor.assess([runner.trials[0]], [16], 0.9)
-        outcome = first_of(runner.trials, Likelihood(assessor, 0.95, 10_000, runner.trials[0]))
+        outcome = first_likely(runner.trials, Likelihood(assessor, 0.95, 10_000, runner.trials[0]))
         if outcome.trial is not None:
             other = assessor.under(drawn.fresh(64))
             reused.append(assessor.assess([outcome.trial], [16], 0.9)[0].all_terms - truth[outcome.trial.number])

@@ -54,7 +54,7 @@ def step_cost(rounds: int) -> Comparison:
         return total
 
     requests = np.zeros(1, la.REQUEST)
-    requests["chunk"], requests["computed"], requests["part"] = CHUNK, CACHED, la.PROMPT_ENDS
+    requests["chunk"], requests["computed"], requests["chunk_kind"] = CHUNK, CACHED, la.PROMPT_ENDS
     batches = {"decodes alone": np.zeros(0, np.int32), "with a prompt": np.zeros(1, np.int32)}
     points = []
     for name, tables in _tables().items():

@@ -183,7 +183,7 @@ def _load(sim, w, r, now):
 def _step(sim, w, kind, now):
     """Give the objects of the batch of a newly formed step their slots."""
     worker = sim.workers[w]
-    entries = sim.prompts[(2 * w + (worker.launched & 1)) ^ 1]
+    entries = sim.prompts[(2 * w + (worker.launched_step & 1)) ^ 1]
     size = worker.batch_size if kind != la.DECODE_STEP else 0
     slots.load_batch(sim, w, entries, size, kind != la.PREFILL_STEP, now)
 

@@ -8,6 +8,17 @@ hashing (``NODE.duplicate_block``).
 A copy may be evicted while it has children, whose holders hold another copy of its pages. It becomes a *tombstone*
 without pages (``TOMBSTONE``), which keeps its children's path to the root until they are gone. Tombstones come after
 the copies in the group.
+
+In the picture requests 1 and 2 computed the same pages (0, 64]: copies A and B, A first. Request 2 computed C below
+B. A look-up of request 3 finds A, then C. It holds C and, by a *redirect* record (see ``queue``), A instead of B::
+
+    tokens   0         64       128
+      root --+--- A                     group: A, then B by duplicate_block; both have first A
+             |      <~~~~.              deepest_cached: A and C
+             `--- B ---- C              request 3: node C, redirect (end 64, parent A)
+
+             `---(B)---- C              request 2 ends and B's pages are taken: B is a tombstone, for C is below it
+                                        request 3 ends and C's pages are taken: ``remove`` takes B with C
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ blocks.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import block_table, host_evictions, host_use
-from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import block_table, host_evictions, host_runs, host_use
 from hisearch.kernels.layout import tiers as tl
 
 # ---- look-ups and loads ----------------------------------------------------------------------------------------------
@@ -46,8 +45,8 @@ def lookup(sim, v, trace_node, begin, end):
     missing = end
     s = trace_node
     while s > 0:
-        bottom = max(begin, runs.low(sim, s))
-        at = min(end, runs.high(sim, s))
+        bottom = max(begin, host_runs.low(sim, s))
+        at = min(end, host_runs.high(sim, s))
         if at > bottom:
             d = sim.run_deepest_cached[v, s]
             while d >= 0 and sim.runs[d].end > bottom:
@@ -74,10 +73,10 @@ def use(sim, v, trace_node, begin, end, loads):
         sim.stores[v].evictable = sim.stores[v].capacity
     s = trace_node
     while s > 0:
-        d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
+        d = sim.run_deepest_cached[v, s] if host_runs.low(sim, s) < end else -1
         while d >= 0 and sim.runs[d].end > begin:
             if sim.runs[d].begin < end:
-                d = runs.cut_out(sim, v, d, begin, end)
+                d = host_runs.cut_out(sim, v, d, begin, end)
                 sim.runs[d].users += loads
             d = sim.runs[d].higher
         if sim.trace.start_tokens[s] <= begin * sim.offloading.block_tokens:
@@ -94,7 +93,7 @@ def _held(sim, v, trace_node, begin, end):
     held = 0
     s = trace_node
     while s > 0:
-        d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
+        d = sim.run_deepest_cached[v, s] if host_runs.low(sim, s) < end else -1
         while d >= 0 and sim.runs[d].end > begin:
             if sim.runs[d].list <= tl.FREQUENT:
                 held += max(min(sim.runs[d].end, end) - max(sim.runs[d].begin, begin), 0)
@@ -125,9 +124,9 @@ def _fill(sim, v, s, begin, end, r):
         # Run d is the deepest one that begins before ``end``; ``deeper`` is the one below it.
         top = max(sim.runs[d].end, begin) if d >= 0 else begin
         if top < end and d >= 0 and _continues(sim, v, d, top, r):
-            runs.extend(sim, v, d, end - top)
+            host_runs.extend(sim, v, d, end - top)
         elif top < end:
-            deeper = runs.insert(sim, v, s, top, end, deeper)
+            deeper = host_runs.insert(sim, v, s, top, end, deeper)
             sim.runs[deeper].owner = r
         if d < 0:
             return
@@ -141,9 +140,9 @@ def _forget_ghosts(sim, v, s, begin, end):
     d = sim.run_deepest_cached[v, s]
     while d >= 0 and sim.runs[d].end > begin:
         if sim.runs[d].begin < end and sim.runs[d].list > tl.FREQUENT:
-            d = runs.cut_out(sim, v, d, begin, end)
+            d = host_runs.cut_out(sim, v, d, begin, end)
             higher = sim.runs[d].higher
-            runs.drop(sim, v, d)
+            host_runs.drop(sim, v, d)
             d = higher
         else:
             d = sim.runs[d].higher
@@ -154,8 +153,8 @@ def _store_range(sim, v, trace_node, begin, end, r):
     """Insert the blocks that are not held; ``r`` stores them."""
     s = trace_node
     while s > 0:
-        bottom = max(begin, runs.low(sim, s))
-        top = min(end, runs.high(sim, s))
+        bottom = max(begin, host_runs.low(sim, s))
+        top = min(end, host_runs.high(sim, s))
         if top > bottom:
             if sim.offloading.arc:
                 _forget_ghosts(sim, v, s, bottom, top)
@@ -183,7 +182,7 @@ def _missing(sim, v, trace_node, begin, end):
 def begin_store(sim, v, trace_node, begin, end, r):
     """Insert missing blocks that reach the threshold, for request ``r``; returns how many, -1 if they do not fit."""
     store = sim.stores[v]
-    if not runs.enough(sim, 2 * (end - begin) + 8):
+    if not host_runs.enough(sim, 2 * (end - begin) + 8):
         return -1
     missing = _missing(sim, v, trace_node, begin, end)
     if missing == 0:
@@ -198,7 +197,7 @@ def begin_store(sim, v, trace_node, begin, end, r):
             _store_range(sim, v, trace_node, low, high, r)
             low, high = host_evictions.next_eligible(sim, v, high, end, begin)
     store.stored += missing
-    store.peak = max(store.peak, runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT))
+    store.peak = max(store.peak, host_runs.size(sim, v, tl.RECENT) + host_runs.size(sim, v, tl.FREQUENT))
     return missing
 
 
@@ -209,7 +208,7 @@ def _extendable_run(sim, v, trace_node, begin, end, r):
     This is the case for a request that decodes. The run's use is pending, so the blocks may join it (``_continues``).
     It is the deepest run of its trace node, so none of the blocks is held.
     """
-    if runs.low(sim, trace_node) > begin or end > runs.high(sim, trace_node):
+    if host_runs.low(sim, trace_node) > begin or end > host_runs.high(sim, trace_node):
         return -1
     d = sim.run_deepest_cached[v, trace_node]
     if d < 0 or not _continues(sim, v, d, begin, r):
@@ -233,11 +232,11 @@ def extend(sim, v, trace_node, begin, end, r):
     if d < 0 or store.uses == sim.uses.shape[1]:
         return False
     count = end - begin
-    held = runs.size(sim, v, tl.RECENT)
+    held = host_runs.size(sim, v, tl.RECENT)
     short = held + count - store.capacity
     if short > 0 and not host_evictions.trim_first(sim, v, short):
         return False
-    runs.extend(sim, v, d, count)
+    host_runs.extend(sim, v, d, count)
     store.stored += count
     store.peak = max(store.peak, held + count - max(short, 0))
     host_use.move_last(sim, v, trace_node, end, r)
@@ -250,7 +249,7 @@ def end_store(sim, v, trace_node, end, r):
     sim.stores[v].evictable = sim.stores[v].capacity
     s = trace_node
     while s > 0:
-        d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
+        d = sim.run_deepest_cached[v, s] if host_runs.low(sim, s) < end else -1
         while d >= 0:
             if sim.runs[d].owner == r:
                 sim.runs[d].owner = -1

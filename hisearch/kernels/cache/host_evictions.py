@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import block_table, host_use
-from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import block_table, host_runs, host_use
 from hisearch.kernels.layout import tiers as tl
 
 # Results of an eviction.
@@ -19,14 +18,14 @@ TOO_FEW, DONE, UNSETTLED = 0, 1, 2
 @kernel
 def _protect(sim, v, trace_node, begin, end):
     """Protect those of the blocks that are held from eviction by the present call."""
-    mark = sim.stores[v].marks
+    call = sim.stores[v].protecting_calls
     s = trace_node
     while s > 0:
-        d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
+        d = sim.run_deepest_cached[v, s] if host_runs.low(sim, s) < end else -1
         while d >= 0 and sim.runs[d].end > begin:
             if sim.runs[d].begin < end:
-                d = runs.cut_out(sim, v, d, begin, end)
-                sim.runs[d].mark = mark
+                d = host_runs.cut_out(sim, v, d, begin, end)
+                sim.runs[d].protected_by = call
             d = sim.runs[d].higher
         if sim.trace.start_tokens[s] <= begin * sim.offloading.block_tokens:
             break
@@ -36,19 +35,19 @@ def _protect(sim, v, trace_node, begin, end):
 @kernel
 def _is_idle(sim, v, d):
     run = sim.runs[d]
-    return run.owner < 0 and run.users == 0 and run.mark != sim.stores[v].marks
+    return run.owner < 0 and run.users == 0 and run.protected_by != sim.stores[v].protecting_calls
 
 
 @kernel
 def _idle(sim, v, k, enough):
     """Evictable blocks of list ``k``, at most ``enough``; -1 where a run with a pending use comes first."""
     count = 0
-    d = runs.first(sim, v, k)
+    d = host_runs.first(sim, v, k)
     while d >= 0 and count < enough:
         if sim.runs[d].age == sim.stores[v].age:
             return -1
         if _is_idle(sim, v, d):
-            count += runs.length(sim, d)
+            count += host_runs.length(sim, d)
         d = sim.runs[d].next
     return min(count, enough)
 
@@ -58,31 +57,31 @@ def _evictable(sim, v):
     """Blocks that no load reads and that no request is storing."""
     count = 0
     for k in (tl.RECENT, tl.FREQUENT):
-        d = runs.first(sim, v, k)
+        d = host_runs.first(sim, v, k)
         while d >= 0:
             if sim.runs[d].owner < 0 and sim.runs[d].users == 0:
-                count += runs.length(sim, d)
+                count += host_runs.length(sim, d)
             d = sim.runs[d].next
     return count
 
 
 @kernel
 def _evict_from(sim, v, k, count):
-    d = runs.first(sim, v, k)
+    d = host_runs.first(sim, v, k)
     while count > 0:
         after = sim.runs[d].next
         if _is_idle(sim, v, d):
-            length = runs.length(sim, d)
+            length = host_runs.length(sim, d)
             taken = min(length, count)
             count -= taken
             if sim.offloading.arc:
                 if taken < length:
-                    runs.cut(sim, v, d, sim.runs[d].end - taken)
-                runs.move(sim, v, d, k + tl.RECENT_GHOSTS)
+                    host_runs.cut(sim, v, d, sim.runs[d].end - taken)
+                host_runs.move(sim, v, d, k + tl.RECENT_GHOSTS)
             elif taken < length:
-                runs.trim(sim, v, d, taken)
+                host_runs.trim(sim, v, d, taken)
             else:
-                runs.drop(sim, v, d)
+                host_runs.drop(sim, v, d)
         d = after
 
 
@@ -90,14 +89,14 @@ def _evict_from(sim, v, k, count):
 def _cut_ghosts(sim, v, k):
     """Forget the oldest ghosts beyond the capacity."""
     while True:
-        over = runs.size(sim, v, k) - sim.stores[v].capacity
+        over = host_runs.size(sim, v, k) - sim.stores[v].capacity
         if over <= 0:
             return
-        d = runs.first(sim, v, k)
-        if runs.length(sim, d) <= over:
-            runs.drop(sim, v, d)
+        d = host_runs.first(sim, v, k)
+        if host_runs.length(sim, d) <= over:
+            host_runs.drop(sim, v, d)
         else:
-            runs.trim(sim, v, d, over)
+            host_runs.trim(sim, v, d, over)
 
 
 @kernel
@@ -109,7 +108,7 @@ def _evict(sim, v, count):
     store = sim.stores[v]
     most = count
     if sim.offloading.arc:
-        most = min(count, max(runs.size(sim, v, tl.RECENT) - np.int64(store.target) + 1, 0))
+        most = min(count, max(host_runs.size(sim, v, tl.RECENT) - np.int64(store.target) + 1, 0))
     recent = _idle(sim, v, tl.RECENT, most)
     if recent < 0:
         return UNSETTLED
@@ -146,7 +145,7 @@ def next_eligible(sim, v, begin, end, offset):
 @kernel
 def _protect_eligible(sim, v, trace_node, begin, end):
     """Protect those of the blocks that reach the threshold from eviction by the present call."""
-    sim.stores[v].marks += 1
+    sim.stores[v].protecting_calls += 1
     if sim.offloading.threshold == 0:
         _protect(sim, v, trace_node, begin, end)
         return
@@ -164,7 +163,7 @@ def evict_for(sim, v, trace_node, begin, end, missing):
     makes more blocks evictable, so the list is searched once between two of these.
     """
     store = sim.stores[v]
-    held = runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT)
+    held = host_runs.size(sim, v, tl.RECENT) + host_runs.size(sim, v, tl.FREQUENT)
     short = held + missing - store.capacity
     if short <= 0:
         return True
@@ -186,12 +185,12 @@ def evict_for(sim, v, trace_node, begin, end, missing):
 @kernel
 def trim_first(sim, v, short):
     """Trim ``short`` blocks off the first run in eviction order; False where that run alone does not suffice."""
-    d = runs.first(sim, v, tl.RECENT)
+    d = host_runs.first(sim, v, tl.RECENT)
     if d < 0 or sim.runs[d].age == sim.stores[v].age or sim.runs[d].owner >= 0 or sim.runs[d].users > 0:
         return False
-    if runs.length(sim, d) <= short:
+    if host_runs.length(sim, d) <= short:
         return False
-    runs.trim(sim, v, d, short)
+    host_runs.trim(sim, v, d, short)
     sim.stores[v].evicted += short
     sim.stores[v].evictable -= short
     return True

@@ -109,7 +109,7 @@ def insert(sim, v, s, begin, end, deeper):
     run = sim.runs[d]
     run.begin = begin
     run.end = end
-    run.mark = 0
+    run.protected_by = 0
     run.trace_node = s
     run.users = 0
     run.owner = -1
@@ -128,7 +128,7 @@ def cut(sim, v, d, at):
     upper = sim.runs[u]
     upper.begin = run.begin
     upper.end = at
-    upper.mark = run.mark
+    upper.protected_by = run.protected_by
     upper.trace_node = run.trace_node
     upper.users = run.users
     upper.owner = run.owner

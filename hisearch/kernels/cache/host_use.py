@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import host_runs
 from hisearch.kernels.layout import tiers as tl
 
 
@@ -16,9 +16,9 @@ from hisearch.kernels.layout import tiers as tl
 def _learn(sim, v, d):
     """ARC: adapt the target size of T1 to a use of ghost run ``d``."""
     store = sim.stores[v]
-    recent = runs.size(sim, v, tl.RECENT_GHOSTS)
-    frequent = runs.size(sim, v, tl.FREQUENT_GHOSTS)
-    for _ in range(runs.length(sim, d)):
+    recent = host_runs.size(sim, v, tl.RECENT_GHOSTS)
+    frequent = host_runs.size(sim, v, tl.FREQUENT_GHOSTS)
+    for _ in range(host_runs.length(sim, d)):
         if sim.runs[d].list == tl.RECENT_GHOSTS:
             store.target = min(store.target + max(1.0, frequent / recent), np.float64(store.capacity))
         else:
@@ -34,22 +34,22 @@ def _touch_run(sim, v, d):
             to = tl.FREQUENT
         elif to > tl.FREQUENT:
             _learn(sim, v, d)
-    runs.move(sim, v, d, to)
+    host_runs.move(sim, v, d, to)
 
 
 @kernel
 def _use_now(sim, v, trace_node, end):
     """Move all blocks of the path before ``end``, which are used, to their new places, the last one first."""
-    if not runs.enough(sim, 2):
+    if not host_runs.enough(sim, 2):
         return
     s = trace_node
     while s > 0:
-        d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
+        d = sim.run_deepest_cached[v, s] if host_runs.low(sim, s) < end else -1
         while d >= 0:
             higher = sim.runs[d].higher
             if sim.runs[d].begin < end:
                 if sim.runs[d].end > end:
-                    d = runs.cut(sim, v, d, end)
+                    d = host_runs.cut(sim, v, d, end)
                 _touch_run(sim, v, d)
             d = higher
         s = sim.trace.parent[s]
@@ -71,11 +71,11 @@ def _mark_used(sim, v, trace_node, begin, end):
     """Mark the path's blocks from ``begin`` to ``end`` as having a pending use."""
     s = trace_node
     while s > 0:
-        d = sim.run_deepest_cached[v, s] if runs.low(sim, s) < end else -1
+        d = sim.run_deepest_cached[v, s] if host_runs.low(sim, s) < end else -1
         while d >= 0 and sim.runs[d].end > begin:
             if sim.runs[d].begin < end:
                 if sim.runs[d].end > end:
-                    d = runs.cut(sim, v, d, end)
+                    d = host_runs.cut(sim, v, d, end)
                 sim.runs[d].age = sim.stores[v].age
             d = sim.runs[d].higher
         if sim.trace.start_tokens[s] <= begin * sim.offloading.block_tokens:
@@ -94,7 +94,7 @@ def touch(sim, v, trace_node, new, end, r):
     if sim.offloading.arc:
         _use_now(sim, v, trace_node, end)
         return
-    if not runs.enough(sim, 2):
+    if not host_runs.enough(sim, 2):
         return
     store = sim.stores[v]
     offloaded = sim.offloaded[r]

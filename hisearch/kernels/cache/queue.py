@@ -15,8 +15,7 @@ further up.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import copies, tree
-from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import copies, host_runs, tree
 from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.layout import sim as la
 
@@ -34,8 +33,8 @@ _insert, _remove = linked_list()
 def unlink(sim, v, d):
     """Take ``d`` out of queue ``v``."""
     node = sim.nodes[d]
-    store = sim.trees[v]
-    store.head, store.tail = _remove(sim.nodes, store.head, store.tail, d)
+    cache = sim.trees[v]
+    cache.head, cache.tail = _remove(sim.nodes, cache.head, cache.tail, d)
     node.next = -1
     node.prev = -1
     node.queued = 0
@@ -44,8 +43,8 @@ def unlink(sim, v, d):
 @kernel
 def link_after(sim, v, d, before):
     """Put ``d`` into queue ``v`` behind ``before``; -1: at the front."""
-    store = sim.trees[v]
-    store.head, store.tail = _insert(sim.nodes, store.head, store.tail, before, d)
+    cache = sim.trees[v]
+    cache.head, cache.tail = _insert(sim.nodes, cache.head, cache.tail, before, d)
     sim.nodes[d].queued = la.FREE if v < sim.config.workers else la.ON_HOST
 
 
@@ -54,9 +53,9 @@ def push_empty(sim, v, pages):
     """Free ``pages`` pages without content, behind all others."""
     if pages <= 0:
         return
-    store = sim.trees[v]
-    store.free_pages += pages
-    tail = store.tail
+    cache = sim.trees[v]
+    cache.free_pages += pages
+    tail = cache.tail
     if tail >= 0 and sim.nodes[tail].trace_node == 0:
         sim.nodes[tail].end += pages * sim.config.page_tokens
         return
@@ -68,9 +67,9 @@ def push_empty_first(sim, v, pages):
     """Free ``pages`` pages without content, before all others."""
     if pages <= 0:
         return
-    store = sim.trees[v]
-    store.free_pages += pages
-    head = store.head
+    cache = sim.trees[v]
+    cache.free_pages += pages
+    head = cache.head
     if head >= 0 and sim.nodes[head].trace_node == 0 and sim.nodes[head].hits == 0:
         sim.nodes[head].end += pages * sim.config.page_tokens
         return
@@ -103,10 +102,10 @@ def mark_read(sim, v, d, redirect):
 @kernel
 def touch(sim, v, d, begin):
     """Note in ``TREE.gone_head`` that the marked pages of ``d`` behind ``begin`` are given away, or hit."""
-    if not runs.enough(sim, 1):
+    if not host_runs.enough(sim, 1):
         return
     node = sim.nodes[d]
-    u = runs.acquire(sim)
+    u = host_runs.acquire(sim)
     touched = sim.runs[u]
     touched.begin = begin
     touched.end = node.end
@@ -141,7 +140,7 @@ def forget_touched(sim, v):
     sim.trees[v].gone_head = -1
     while u >= 0:
         after = sim.runs[u].next
-        runs.release(sim, u)
+        host_runs.release(sim, u)
         u = after
 
 
@@ -166,10 +165,10 @@ def take(sim, v, pages):
 @kernel
 def take_from(sim, v, q, pages):
     """Take ``pages`` pages from the front of queue ``q``, which has pages of tree ``v``."""
-    store = sim.trees[q]
-    store.free_pages -= pages
+    cache = sim.trees[q]
+    cache.free_pages -= pages
     while pages > 0:
-        d = store.head
+        d = cache.head
         if d < 0:
             sim.counters[la.FAULT] = la.OUT_OF_MEMORY
             return
@@ -185,7 +184,7 @@ def take_from(sim, v, q, pages):
                 unlink(sim, q, d)
                 tree.release_node(sim, d)
         else:
-            store.evicted_tokens += taken * sim.config.page_tokens
+            cache.evicted_tokens += taken * sim.config.page_tokens
             if taken < node_pages:
                 if node.first < 0:
                     tree.trim(sim, v, d, node.end - taken * sim.config.page_tokens)
@@ -268,7 +267,7 @@ def lock_node(sim, v, d):
 def unlock(sim, v, d, redirect):
     """Release a path: nodes that nobody holds any more join the back of the queue, deepest first."""
     nodes = sim.nodes
-    store = sim.trees[v]
+    cache = sim.trees[v]
     while d >= sim.trees.shape[0]:
         if redirect >= 0 and nodes[redirect].end == nodes[d].end:
             d = nodes[redirect].parent
@@ -278,8 +277,8 @@ def unlock(sim, v, d, redirect):
         node = nodes[d]
         node.lock -= 1
         if node.lock == 0:
-            link_after(sim, v, d, store.tail)
-            store.free_pages += run_pages(sim, d)
+            link_after(sim, v, d, cache.tail)
+            cache.free_pages += run_pages(sim, d)
         d = node.parent
 
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.base.policies import EVICTIONS
-from hisearch.kernels.cache import eviction, foresight, store_eviction, store_queues
-from hisearch.kernels.cache import store_runs as runs
+from hisearch.kernels.cache import eviction, foresight, store_eviction, store_queues, store_runs
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 
@@ -32,7 +31,7 @@ def reach(sim, v, trace_node, end):
         d = sim.deepest_cached[v, s]
         while d >= 0:
             if sim.nodes[d].begin < end:
-                runs.reaches(sim, v, d, end)
+                store_runs.reaches(sim, v, d, end)
             d = sim.nodes[d].next
         s = sim.trace.parent[s]
 
@@ -42,8 +41,8 @@ def _expire_near(sim, v, trace_node, begin, end, now):
     """Drop what has expired of all that pages in (begin, end] on the path to ``trace_node`` would join."""
     s = trace_node
     while s > 0:
-        bottom = runs.bottom(sim, s, begin)
-        top = runs.top(sim, s, end)
+        bottom = store_runs.bottom(sim, s, begin)
+        top = store_runs.top(sim, s, end)
         d = sim.deepest_cached[v, s] if top > bottom else -1
         while d >= 0:
             after = sim.nodes[d].next
@@ -64,7 +63,7 @@ def _first_missing(sim, v, s, begin, end, now):
         node = sim.nodes[d]
         after = node.next
         if store_eviction.expired(sim, v, d, now):
-            if runs.tier_of(sim, v).reclaim == hl.LAZY:
+            if store_runs.tier_of(sim, v).reclaim == hl.LAZY:
                 store_eviction.expire(sim, v, d)
         elif node.begin > begin:
             return begin
@@ -80,8 +79,8 @@ def leading(sim, v, trace_node, begin, end, now):
     limit = end
     s = trace_node
     while s > 0:
-        bottom = runs.bottom(sim, s, begin)
-        top = runs.top(sim, s, end)
+        bottom = store_runs.bottom(sim, s, begin)
+        top = store_runs.top(sim, s, end)
         if top > bottom:
             missing = _first_missing(sim, v, s, bottom, top, now)
             if missing < top:
@@ -109,8 +108,8 @@ def gap(sim, v, trace_node, begin, end, now):
     limit = end
     s = trace_node
     while s > 0:
-        bottom = runs.bottom(sim, s, begin)
-        top = runs.top(sim, s, end)
+        bottom = store_runs.bottom(sim, s, begin)
+        top = store_runs.top(sim, s, end)
         if top > bottom:
             held = _first_held(sim, v, s, bottom, top, now)
             if held < top:
@@ -129,11 +128,11 @@ def touch(sim, v, trace_node, begin, end, now, priority):
     cache.began = cache.tick
     s = trace_node
     while s > 0:
-        if runs.top(sim, s, end) > runs.bottom(sim, s, begin):
+        if store_runs.top(sim, s, end) > store_runs.bottom(sim, s, begin):
             d = sim.deepest_cached[v, s]
             while d >= 0:
                 if sim.nodes[d].begin < end and sim.nodes[d].end > begin:
-                    runs.use(sim, v, d, now, priority)
+                    store_runs.use(sim, v, d, now, priority)
                 d = sim.nodes[d].next
         if sim.trace.start_tokens[s] <= begin:
             break
@@ -165,23 +164,23 @@ def _put_together(sim, v, s, begin, end, now, priority):
     """Hold the pages in (begin, end] of trace-tree node ``s``; returns the end of those that there is room for."""
     cache = sim.trees[v]
     missing = _missing(sim, v, s, begin, end)
-    if runs.pages(sim, missing) > cache.free_pages and _older_before(sim, v, s, begin):
+    if store_runs.pages(sim, missing) > cache.free_pages and _older_before(sim, v, s, begin):
         # What the first page joins is as new as it from then on, and makes no room for the others.
         if not store_eviction.make(sim, v, s, begin, 1, now):
             return begin
         first = begin + sim.config.page_tokens
         cache.stored_tokens += sim.config.page_tokens
-        runs.hold(sim, v, s, begin, first, now, priority, 0)
+        store_runs.hold(sim, v, s, begin, first, now, priority, 0)
         missing -= sim.config.page_tokens
         begin = first
-    if not store_eviction.make(sim, v, s, begin, runs.pages(sim, missing), now):
-        while runs.pages(sim, missing) > cache.free_pages:
+    if not store_eviction.make(sim, v, s, begin, store_runs.pages(sim, missing), now):
+        while store_runs.pages(sim, missing) > cache.free_pages:
             # Each page less that is put is one missing page less, or none.
             end -= missing - cache.free_pages * sim.config.page_tokens
             missing = _missing(sim, v, s, begin, end)
     if end > begin:
         cache.stored_tokens += missing
-        runs.hold(sim, v, s, begin, end, now, priority, 0)
+        store_runs.hold(sim, v, s, begin, end, now, priority, 0)
     return end
 
 
@@ -196,7 +195,7 @@ def _put_by_page(sim, v, s, begin, end, now, priority):
             if not store_eviction.free_one_page(sim, v, recalled, now):
                 break
             sim.trees[v].stored_tokens += page
-            runs.hold(sim, v, s, at, at + page, now, priority, 1 if recalled else 0)
+            store_runs.hold(sim, v, s, at, at + page, now, priority, 1 if recalled else 0)
             store_queues.forget(sim, v)
         at += page
     return at
@@ -218,10 +217,10 @@ def put(sim, v, trace_node, begin, end, now, priority):
 
     ``priority``: of the request that they are of.
     """
-    if not _enough_records(sim, v, runs.pages(sim, end - begin)):
+    if not _enough_records(sim, v, store_runs.pages(sim, end - begin)):
         return
     cache = sim.trees[v]
-    if runs.tier_of(sim, v).ttl_s < la.FOREVER_S:
+    if store_runs.tier_of(sim, v).ttl_s < la.FOREVER_S:
         _expire_near(sim, v, trace_node, begin, end, now)
     touch(sim, v, trace_node, begin, end, now, priority)
     at = begin
@@ -229,7 +228,7 @@ def put(sim, v, trace_node, begin, end, now, priority):
         s = trace_node
         while sim.trace.start_tokens[s] >= at + sim.config.page_tokens:
             s = sim.trace.parent[s]
-        top = runs.top(sim, s, end)
+        top = store_runs.top(sim, s, end)
         if store_eviction.QUEUES >> cache.eviction & 1:
             stop = _put_by_page(sim, v, s, at, top, now, priority)
         else:
@@ -247,13 +246,13 @@ def take_out(sim, v, trace_node, begin, end):
     """What is held in (begin, end] on the path to ``trace_node`` is held by another store from now on."""
     s = trace_node
     while s > 0:
-        bottom = runs.bottom(sim, s, begin)
-        top = runs.top(sim, s, end)
+        bottom = store_runs.bottom(sim, s, begin)
+        top = store_runs.top(sim, s, end)
         if sim.counters[la.NODES_LEFT] < la.NODES_PER_REQUEST:
             sim.counters[la.FAULT] = la.NODE_POOL_FULL
             return
         if top > bottom:
-            sim.trees[v].given_tokens += runs.cut(sim, v, s, bottom, top)
+            sim.trees[v].given_tokens += store_runs.cut(sim, v, s, bottom, top)
         if sim.trace.start_tokens[s] <= begin:
             break
         s = sim.trace.parent[s]
@@ -269,7 +268,7 @@ def _next_use_moved(sim, s):
         for v in range(tier.first, tier.first + tier.stores):
             d = sim.deepest_cached[v, s]
             while d >= 0:
-                runs.sift(sim, v, d)
+                store_runs.sift(sim, v, d)
                 d = sim.nodes[d].next
 
 
@@ -288,7 +287,7 @@ def come_up(sim, r):
 @kernel
 def _clear_leaves(sim, v, h):
     while eviction.some(sim, h):
-        runs.remove(sim, v, eviction.first(sim, h))
+        store_runs.remove(sim, v, eviction.first(sim, h))
 
 
 @kernel

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.base.policies import EVICTIONS
-from hisearch.kernels.cache import eviction, store_queues
-from hisearch.kernels.cache import store_runs as runs
+from hisearch.kernels.cache import eviction, store_queues, store_runs
 from hisearch.kernels.core.dispatch import dispatcher
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.traffic import moves
@@ -25,14 +24,14 @@ _going = dispatcher(EVICTIONS, "going", "sim, v, d", otherwise="None")
 @kernel
 def expired(sim, v, d, now):
     """Whether run ``d``'s time to live is over."""
-    return now - sim.hosted[d].at_s > runs.tier_of(sim, v).ttl_s
+    return now - sim.hosted[d].at_s > store_runs.tier_of(sim, v).ttl_s
 
 
 @kernel
 def expire(sim, v, d):
     """Run ``d``'s time is over: it goes."""
     sim.trees[v].expired_tokens += sim.nodes[d].end - sim.nodes[d].begin
-    runs.remove(sim, v, d)
+    store_runs.remove(sim, v, d)
 
 
 @kernel
@@ -64,7 +63,7 @@ def sweep(sim, v, now):
 @kernel
 def used_now(sim, v, d):
     """Whether the present operation has used run ``d``, or made it."""
-    return sim.nodes[d].tick >= sim.trees[v].began * runs.DEPTHS
+    return sim.nodes[d].tick >= sim.trees[v].began * store_runs.DEPTHS
 
 
 @kernel
@@ -87,11 +86,11 @@ def _go_round(sim, v, d, chance):
     """Run ``d``, which has a second chance, goes to the end of its queue, or of the second one."""
     cache = sim.trees[v]
     if chance == hl.MOVES_ON:
-        runs.move_on(sim, v, d)
-    sim.nodes[d].serial = runs.stamp(sim, v, cache.tick + 1, sim.nodes[d].begin)
+        store_runs.move_on(sim, v, d)
+    sim.nodes[d].serial = store_runs.stamp(sim, v, cache.tick + 1, sim.nodes[d].begin)
     # What comes after it, others sent round among them, is behind it in the line.
     cache.tick += 2
-    runs.sift(sim, v, d)
+    store_runs.sift(sim, v, d)
 
 
 @kernel
@@ -99,7 +98,7 @@ def _to_go(sim, v, d, wanted):
     """How many pages go from the end of run ``d`` before another one's turn may come."""
     node = sim.nodes[d]
     most = _pages_to_go(sim.trees[v].eviction, sim, v, d, wanted)
-    return min(runs.pages(sim, node.end - node.begin), most)
+    return min(store_runs.pages(sim, node.end - node.begin), most)
 
 
 @kernel
@@ -111,14 +110,14 @@ def let_go(sim, v, d, count):
         node = sim.nodes[d]
         priority = sim.node_ranks[d].priority if sim.tiers.priorities else 0
         moves.note_demoted(sim, v, node.trace_node, node.end - tokens, node.end, priority)
-    runs.trim(sim, v, d, count)
+    store_runs.trim(sim, v, d, count)
 
 
 @kernel
 def make(sim, v, s, begin, wanted, now):
     """Free ``wanted`` pages, for such behind ``begin`` in trace-tree node ``s``. Returns whether there are so many."""
     cache = sim.trees[v]
-    if cache.free_pages < wanted and runs.tier_of(sim, v).reclaim == hl.PRESSURE:
+    if cache.free_pages < wanted and store_runs.tier_of(sim, v).reclaim == hl.PRESSURE:
         sweep(sim, v, now)
     spared = -1
     while cache.free_pages < wanted and eviction.some(sim, v):
@@ -161,7 +160,7 @@ def _go_from(sim, v, h):
 @kernel
 def free_one_page(sim, v, recalled, now):
     """Free a page where none is free (two queues), for one that was ``recalled``. Returns whether there is one."""
-    if sim.trees[v].free_pages == 0 and runs.tier_of(sim, v).reclaim == hl.PRESSURE:
+    if sim.trees[v].free_pages == 0 and store_runs.tier_of(sim, v).reclaim == hl.PRESSURE:
         sweep(sim, v, now)
     if sim.trees[v].free_pages > 0:
         return True

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from hisearch.base.jit import kernel
 from hisearch.base.policies import EVICTIONS
-from hisearch.kernels.cache import eviction
-from hisearch.kernels.cache import store_runs as runs
+from hisearch.kernels.cache import eviction, store_runs
 from hisearch.kernels.core.dispatch import dispatcher
 from hisearch.kernels.layout import sim as la
 
@@ -57,7 +56,7 @@ def recall(sim, v, s, begin):
     n1 = _remembered(sim, v, _FIRST)
     n2 = _remembered(sim, v, _SECOND)
     for which in (_FIRST, _SECOND):
-        if runs.cut(sim, cache.shadows + which, s, begin, end) > 0:
+        if store_runs.cut(sim, cache.shadows + which, s, begin, end) > 0:
             _recalled(cache.eviction, sim, v, which, n1, n2)
             return which
     return 0
@@ -78,7 +77,7 @@ def remember(sim, v, d):
     node = sim.nodes[d]
     g = sim.trees[v].shadows + which
     sim.trees[g].tick += 1
-    runs.hold(sim, g, node.trace_node, node.end - sim.config.page_tokens, node.end, 0.0, 0, 0)
+    store_runs.hold(sim, g, node.trace_node, node.end - sim.config.page_tokens, node.end, 0.0, 0, 0)
 
 
 @kernel
@@ -90,4 +89,4 @@ def forget(sim, v):
         if which == 0:
             return
         g = cache.shadows + which
-        runs.trim(sim, g, eviction.first(sim, g), 1)
+        store_runs.trim(sim, g, eviction.first(sim, g), 1)

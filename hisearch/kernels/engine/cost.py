@@ -60,7 +60,7 @@ def octave(x, first, bits, knots):
     """Cell of ``x`` among the first ``knots`` knots of octaves from ``first`` on, and its relative position in it.
 
     ``first`` is a power of two and an octave has ``2**bits`` knots, no more than ``first`` (see
-    ``latency.costs.octaves``). So nothing is rounded before the relative position.
+    ``latency.knots.octaves``). So nothing is rounded before the relative position.
     """
     if x <= first or knots == 1:
         return 0, 0.0
@@ -185,8 +185,8 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
     a decode computes drafted tokens behind its newest, and samples at each.
 
     ``context``: tokens that the decodes read in total. ``longest``: the most that one of them reads. ``squares``: sum
-    of the squares of what each reads. The latter two are used where costs are skewed. ``requests[r].part`` says whether
-    a chunk samples, or is a decode. ``more_s``: see ``even_seconds``; ``host_s``: ``decode_step_seconds``.
+    of the squares of what each reads. The latter two are used where costs are skewed. ``requests[r].chunk_kind`` says
+    whether a chunk samples, or is a decode. ``more_s``: see ``even_seconds``; ``host_s``: ``decode_step_seconds``.
     """
     tokens = decoding
     sampling = decoding
@@ -196,10 +196,10 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
     for k in range(size):
         request = requests[batch[k]]
         tokens += request.chunk
-        if request.part != la.PROMPT_GOES_ON:
+        if request.chunk_kind != la.PROMPT_GOES_ON:
             sampling += 1
         read += request.computed + request.chunk
-        if request.part == la.LATE_DECODE:
+        if request.chunk_kind == la.LISTED_DECODE:
             decoding += 1
             decoded += request.chunk
             sampling += request.chunk - 1
@@ -218,7 +218,7 @@ def batch_cost(costs, requests, batch, size, decoding, context, longest, squares
     pairs = 0.0
     for k in range(size):
         request = requests[batch[k]]
-        if request.part != la.LATE_DECODE:
+        if request.chunk_kind != la.LISTED_DECODE:
             pairs += request.chunk * (request.computed + (request.chunk + 1) / 2.0)
             total += chunk_seconds(costs, request.chunk, request.computed, tokens - decoded)
     if decoding > 0:

@@ -22,9 +22,9 @@ def batch(sim, w):
     r = worker.running_head
     while r >= 0:
         request = sim.requests[r]
-        if request.state == la.DECODING:
+        if request.status == la.DECODING:
             decode(sim, w, r, 0)
-        elif request.mark == worker.launched:
+        elif request.scheduled_step == worker.launched_step:
             log.entry(sim, r, request.computed, request.chunk)
         r = request.next
 
@@ -34,7 +34,7 @@ def decodes(sim, w, ahead):
     """Log the decodes of all decoding requests in that step."""
     r = sim.workers[w].running_head
     while r >= 0:
-        if sim.requests[r].state == la.DECODING:
+        if sim.requests[r].status == la.DECODING:
             decode(sim, w, r, ahead)
         r = sim.requests[r].next
 

@@ -55,7 +55,7 @@ def queue(sim, w, start, end):
         worker.oldest_start_s = start
         worker.oldest_end_s = end
     worker.outstanding += 1
-    worker.launched += 1
+    worker.launched_step += 1
 
 
 @kernel
@@ -183,7 +183,7 @@ def finish_fast_forward(sim, w):
     if sim.config.linked:
         worker.link_j += decode_joules(sim.link_joules, steps, n, worker.context_tokens)
     worker.decode_tokens += steps * n
-    worker.launched += steps
+    worker.launched_step += steps
     if not sim.config.overlap:
         worker.steps += steps
         worker.busy_s += worker.event_s - worker.newest_start_s

@@ -14,7 +14,7 @@ from hisearch.kernels.core import rng
 def in_flight(sim, w, r):
     """Whether the step that makes ``r``'s newest tokens is outstanding."""
     worker = sim.workers[w]
-    return sim.requests[r].sampled_step > worker.launched - worker.outstanding
+    return sim.requests[r].sampled_step > worker.launched_step - worker.outstanding
 
 
 @kernel
@@ -35,8 +35,8 @@ def accepted(sim, r, offered):
 
 
 @kernel
-def ends_with(sim, r, serial):
-    """Whether the results of the step numbered ``serial`` show the end of ``r``."""
+def ends_with(sim, r, step_number):
+    """Whether the results of the step numbered ``step_number`` show the end of ``r``."""
     request = sim.requests[r]
-    later = request.made if request.sampled_step > serial else 0
+    later = request.made if request.sampled_step > step_number else 0
     return request.generated - later == sim.trace.output_tokens[r]

@@ -8,8 +8,7 @@ it with larger arrays.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import block_table
-from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import block_table, host_runs
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
@@ -98,7 +97,7 @@ def _tier_tokens(sim, w):
         sharing = sim.offloading.workers_per_store
         first = w - w % sim.config.schedulers
         for v in range(first // sharing, (first + sim.config.schedulers - 1) // sharing + 1):
-            blocks = runs.size(sim, v, tl.RECENT) + runs.size(sim, v, tl.FREQUENT)
+            blocks = host_runs.size(sim, v, tl.RECENT) + host_runs.size(sim, v, tl.FREQUENT)
             host += blocks * sim.offloading.block_tokens
     elif sim.offloading.kv_connector == tl.CHUNK_OFFLOAD:
         host = sim.stores[w // sim.offloading.workers_per_store].held * sim.offloading.block_tokens

@@ -11,7 +11,7 @@ _OCTAVE = 1 << KNOT_BITS
 
 @kernel
 def knot(index):
-    """The ``index``-th knot (see ``latency.costs.tokens_knot``)."""
+    """The ``index``-th knot (see ``latency.knots.tokens_knot``)."""
     if index < 2 * _OCTAVE:
         return index
     octave = index // _OCTAVE

@@ -14,7 +14,7 @@ from hisearch.base.jit import kernel
 def begin_count(sim, w):
     """Count from zero."""
     state = sim.lora.states[w]
-    state.serial += 1
+    state.count_number += 1
     state.counted = 0
 
 
@@ -24,9 +24,9 @@ def count(sim, w, r):
     a = sim.lora.adapter[r]
     policy = sim.lora.policy
     state = sim.lora.states[w]
-    if (a == policy.adapters and not policy.base_slot) or sim.lora.places[w, a].mark == state.serial:
+    if (a == policy.adapters and not policy.base_slot) or sim.lora.places[w, a].counted_in == state.count_number:
         return
-    sim.lora.places[w, a].mark = state.serial
+    sim.lora.places[w, a].counted_in = state.count_number
     sim.lora.members[w, state.counted] = a
     state.counted += 1
 
@@ -39,7 +39,7 @@ def may_join(sim, w, r):
     state = sim.lora.states[w]
     if a == policy.adapters and not policy.base_slot:
         return True
-    return sim.lora.places[w, a].mark == state.serial or state.counted < policy.slots
+    return sim.lora.places[w, a].counted_in == state.count_number or state.counted < policy.slots
 
 
 @kernel
@@ -95,7 +95,7 @@ def price(sim, w, tokens):
     policy = sim.lora.policy
     worker = sim.workers[w]
     adapters = sim.lora.states[w].counted
-    if policy.base_slot and sim.lora.places[w, policy.adapters].mark == sim.lora.states[w].serial:
+    if policy.base_slot and sim.lora.places[w, policy.adapters].counted_in == sim.lora.states[w].count_number:
         adapters -= 1
     worker.lora_adapters = adapters
     worker.lora_tokens = tokens

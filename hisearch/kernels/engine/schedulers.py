@@ -204,7 +204,7 @@ def hold_back(sim, w, batch, size, decoding, context, longest, squares):
     for k in range(size):
         request = sim.requests[batch[k]]
         tokens += request.chunk
-        chunks += request.part != la.LATE_DECODE
+        chunks += request.chunk_kind != la.LISTED_DECODE
     worker.lockstep_tokens = tokens
     worker.lockstep_chunks = chunks
     worker.lockstep_sequences = size + decoding

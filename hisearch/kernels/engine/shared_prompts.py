@@ -18,7 +18,7 @@ def tokens_of_rank(requests, batch, size, decoding, rank, ranks, layout):
     for k in range(size):
         request = requests[batch[k]]
         new = request.chunk
-        if request.part == la.LATE_DECODE:
+        if request.chunk_kind == la.LISTED_DECODE:
             continue
         if layout == SWAP:
             block = (new + blocks - 1) // blocks
@@ -44,7 +44,7 @@ def shared_tokens(host, requests, batch, size, decoding, prompt_tokens):
         return (most + ranks - 1) // ranks * ranks
     if host.shared_layout == ZIGZAG:
         for k in range(size):
-            if requests[batch[k]].part != la.LATE_DECODE and requests[batch[k]].chunk < 2 * ranks:
+            if requests[batch[k]].chunk_kind != la.LISTED_DECODE and requests[batch[k]].chunk < 2 * ranks:
                 return 0
     most = 0
     for rank in range(ranks):
@@ -60,7 +60,7 @@ def shared_batch_cost(costs, requests, batch, size, decoding, context, sampling)
     prompt_tokens = 0
     late = 0
     for k in range(size):
-        if requests[batch[k]].part == la.LATE_DECODE:
+        if requests[batch[k]].chunk_kind == la.LISTED_DECODE:
             late += 1
         else:
             prompt_tokens += requests[batch[k]].chunk
@@ -75,7 +75,7 @@ def shared_batch_cost(costs, requests, batch, size, decoding, context, sampling)
     total += dense(costs.sequence_s, sampling)
     for k in range(size):
         request = requests[batch[k]]
-        if request.part != la.LATE_DECODE:
+        if request.chunk_kind != la.LISTED_DECODE:
             work = request.chunk * (request.computed + (request.chunk + 1) / 2.0)
             if most > 0:
                 total += work * chunk_rate(costs.chunk_rate, request.computed, prompt_tokens)

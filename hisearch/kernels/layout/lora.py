@@ -43,7 +43,7 @@ PLACE = np.dtype(
         ("slot", "i8"),  # -1: none
         ("used", "i8"),  # tick of its last use, or of its first since it was evicted (fifo); 0: not known
         ("copied", "i8"),  # tick of the last use of its copy in host memory; 0: there is none
-        ("mark", "i8"),  # the newest pass or step that counted it
+        ("counted_in", "i8"),  # the newest count, of a pass or step, that has it
         ("ready_s", "f8"),  # with overlaps: end of its copy under way; -1: none is
         ("wanted", "i8"),  # the newest fetch that wanted it in a slot
         # Draining: when the first request that waits for it entered the queue, whether any runs, most tokens that
@@ -62,8 +62,8 @@ PLACE = np.dtype(
 STATE = np.dtype(
     [
         ("tick", "i8"),
-        ("serial", "i8"),  # of marks
-        ("counted", "i8"),  # adapters counted by it
+        ("count_number", "i8"),  # counts begun so far, of passes and steps
+        ("counted", "i8"),  # adapters in the newest one
         ("fetches", "i8"),
         ("resident", "i8"),  # slots taken, …
         ("copies", "i8"),  # … and copies in host memory

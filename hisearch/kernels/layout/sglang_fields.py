@@ -9,6 +9,7 @@ from hisearch.base.engine_rules import fields_of
 #: State of a request.
 REQUEST: list[tuple[str, str]] = [
     ("joined_s", "f8"),  # end of the prefill after which it joined the decodes
+    ("joined_clock", "i8"),  # the worker's clock before the first step in which it decodes
     ("fetch", "i4"),  # its fetch from storage, or -1
     ("capped", "i4"),  # 1 while it may generate more than admission reserves (see ``sglang.running``)
     ("cut_tokens", "i8"),  # of its prompt that are never computed (see ``sglang.admission.cut_off``)
@@ -18,7 +19,7 @@ REQUEST: list[tuple[str, str]] = [
     ("goes", "i4"),  # 1 while it is being preempted
     ("draining", "i4"),  # 1 where it has left the batch while its last token is in flight
     ("exceeds", "i4"),  # 1 where its last step made more tokens than its output has (see ``sglang.drafts.decode``)
-    ("serial", "i4"),  # the step that last computed prompt tokens of it; -1 once it is retracted
+    ("prompt_step", "i4"),  # number of the step that last computed prompt tokens of it; -1 once it is retracted
 ]
 
 #: State of a worker.

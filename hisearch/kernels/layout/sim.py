@@ -7,7 +7,7 @@ Notation
     tree    a prefix cache: one per worker (index w), of its HBM or of HBM and host memory, and one per store
     node    a run of whole pages of one tree, all cached; node v < number of trees is the (empty) root of tree v
     clock   a worker's count of decode steps. All its decoding requests advance by one token per tick, so progress is
-            not stored per request; one with ``finish_clock`` f has f - clock tokens to go
+            not stored per request; one with ``finish_clock`` f has f - clock tokens to go (see ``kernels.vllm``)
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ IN_FLIGHT, FINISHED, TOO_LARGE, UNREACHED, SHED, LOST = 0, 1, 2, 3, 4, 5
 # RESTING, leader in LOCKSTEP: no lockstep step is under way; the time at which a DP rank looks again, if any.
 IDLE, STEPPING, FAST_FORWARDING, FORMING, RESTING = 0, 1, 2, 3, 4
 
-# States of a vLLM or TensorRT-LLM request. ADMITTED: in this pass; PROMPT: partly computed; SKIPPED: a decode that is
+# Status of a vLLM or TensorRT-LLM request. ADMITTED: in this pass; PROMPT: partly computed; SKIPPED: a decode that is
 # left out of this step; DRAINING: its last token is being made; DRAINED: likewise, but preempted meanwhile. VERIFYING:
 # it decodes, and checks drafted tokens. SGLang's with drafts are WAITING, VERIFYING or DRAINING.
 WAITING, ADMITTED, PROMPT, DECODING, SKIPPED, DRAINING, DRAINED, VERIFYING = 0, 1, 2, 3, 4, 5, 6, 7
@@ -82,8 +82,9 @@ FOREVER_S = 1e300
 # ``WORKER.look_s`` of a DP rank that waits for an event that will never happen.
 NEVER_S = math.inf
 
-# Part of a request in the prompt batch of a step; DECODED: it was decoding when it was preempted (vLLM).
-PROMPT_GOES_ON, PROMPT_ENDS, LATE_DECODE, DECODED = 0, 1, 2, 3
+# Share of a request in ``Sim.batch``. PROMPT_GOES_ON: more chunks follow; PROMPT_ENDS: it samples; LISTED_DECODE: a
+# decode that the clock does not count, as a resumed request's or drafts'; DECODED: it decoded when preempted (vLLM).
+PROMPT_GOES_ON, PROMPT_ENDS, LISTED_DECODE, DECODED = 0, 1, 2, 3
 
 #: State and outcome of a request.
 REQUEST = np.dtype(
@@ -113,9 +114,8 @@ REQUEST = np.dtype(
         ("outcome", "i4"),
         ("decoding_at_first_token", "i4"),  # on its worker, when it made its first token, and its last
         ("decoding_at_last_token", "i4"),
-        ("joined_step", "i8"),  # vLLM: serial of the first step in which it decodes; SGLang: the clock before it
-        ("state", "i4"),  # vLLM, TensorRT-LLM: see above
-        ("part", "i4"),  # PROMPT_GOES_ON: more chunks follow; PROMPT_ENDS: it samples; LATE_DECODE: see vllm
+        ("status", "i4"),  # WAITING to VERIFYING, see above
+        ("chunk_kind", "i4"),  # PROMPT_GOES_ON to DECODED, see above
         *vllm_fields.REQUEST,
         *sglang_fields.REQUEST,
         *trtllm_fields.REQUEST,
@@ -149,7 +149,7 @@ WORKER = np.dtype(
         ("fast_forward_s", "f8"),  # time of the pass that planned it
         ("fast_forward_from_s", "f8"),  # with overlap: when the first of them starts
         ("orders", "i8"),
-        ("launched", "i8"),  # serial of the newest launched step
+        ("launched_step", "i8"),  # number of the newest launched step, from 1
         ("steps", "i8"),
         ("requests", "i8"),
         ("preemptions", "i8"),
@@ -281,7 +281,7 @@ class Sim(Handle):
     residue (W, P): decoding requests by (tokens computed - clock) mod P. gaps (BINS,): see ``gaps``. finish_heap,
         batch (W, max_running); request indices; evict_heap: nodes, those of each tree in its ``TREE.places``.
     launches (2 W,), prompts (2 W, max_running): outstanding steps of SGLang and TensorRT-LLM, and the requests whose
-        prompts they compute, in rows 2 w + serial of the step mod 2. counters (COUNTERS,).
+        prompts they compute, in rows 2 w + number of the step mod 2. counters (COUNTERS,).
     ends (2 W, max_running + 1): SGLang without radix cache: tokens left and held of requests, by tokens left; scratch.
     queue_order (2, N): requests of the waiting queue being sorted; scratch. shuffle_rng (W,): streams of random orders.
     tenants (W, tenants): see ``traffic.fair_share``. ttft_targets_s: by priority; both of one place where not used.

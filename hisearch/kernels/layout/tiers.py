@@ -4,6 +4,16 @@ Notation
     block   the unit that a tier keeps: a fixed number of tokens, in whole pages. It belongs to the trace node in which
             it completes. Every block of every path has a *key*: those of node s are ``block_base[s]`` and following
     table   a block table: blocks by key, each in one of a few lists, in order of use; see ``block_table``
+
+``Sim.runs`` has records of three kinds, from one free list (``host_runs.acquire``). Each has some of the fields:
+
+    kind               made by             from                  begin, end             others
+    run of blocks      ``host_runs``       Sim.run_rows, lists   numbers of blocks      all but flags
+    use of blocks      ``vllm.chunk_uses`` OFFLOADED.uses_head   numbers of blocks      flags, next
+    touched pages      ``queue.touch``     TREE.gone_head        tokens on their path   trace_node, owner, next
+
+Touched pages are those that a pass gave away or hit while a copy may read them. Their owner is the request whose pages
+they were, where no look-up finds them (begin and end are then tokens on its path); else -1.
 """
 
 from __future__ import annotations
@@ -17,12 +27,13 @@ LISTS = 4
 HEAD, TAIL, SIZE = 0, 1, 2
 
 #: A run of consecutive blocks of a trace node that a store of vLLM's manager holds, or keeps as ghosts. They have the
-#: same list and state and are adjacent in that list, the deepest first. See ``host_blocks``.
+#: same list and state and are adjacent in that list, the deepest first. See ``host_blocks``, and above for other kinds.
 RUN = np.dtype(
     [
         ("begin", "i8"),  # number of its first block on the path
         ("end", "i8"),
-        ("mark", "i8"),  # the newest call that must not evict it
+        ("protected_by", "i8"),  # the newest call that must not evict it
+        ("flags", "i8"),  # of a use alone
         ("trace_node", "i4"),
         ("list", "i4"),
         ("prev", "i4"),  # neighbours in its list; next: in the free list too
@@ -64,7 +75,7 @@ STORE = np.dtype(
         ("evicted", "i8"),
         ("stored", "i8"),
         ("read", "i8"),
-        ("marks", "i8"),
+        ("protecting_calls", "i8"),  # so far, see ``RUN.protected_by``
         ("held", "i8"),  # by chunk: blocks
         ("newest_rank", "i8"),  # by chunk: of its requests
         ("age", "i4"),  # 1 + how often the pending uses were applied
@@ -161,7 +172,7 @@ CONNECTOR = np.dtype(
     align=True,
 )
 
-#: Transfers that a worker notes as ended at the launch of a step; row 2 w + (serial of the step mod 2). By chunk 3 rows
+#: Transfers that a worker notes as ended at the launch of a step; row 2 w + (number of the step mod 2). By chunk 3 rows
 #: a worker, the third for passes without a batch; what is stored is a list of transfers, else of requests.
 NOTES = np.dtype([("stored_head", "i4"), ("stored_tail", "i4"), ("loaded_head", "i4"), ("loaded_tail", "i4")])
 

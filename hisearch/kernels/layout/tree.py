@@ -1,4 +1,20 @@
-"""Prefix caches, of HBM, of host memory and of stores, and their nodes."""
+"""Prefix caches, of HBM, of host memory and of stores, and their nodes.
+
+``Sim.nodes`` has records of several kinds. Most are nodes of a tree or runs of a store; the others use few fields, some
+of them for other things:
+
+    kind                  where                  begin, end        trace_node     others
+    root of tree v        node v                 -1, 0             -1
+    cached run            its tree; a queue too  depth in tokens   where it ends  as NODE says
+    tombstone             its tree, copies       of former pages   where it ends  queued TOMBSTONE
+    run of empty pages    a free queue           0, tokens         0              see below
+    redirect              from REQUEST.redirect  -, of its copies  -2             parent: the copy to hold; next
+    run of a store        store_runs             depth in tokens   where it lies  next, prev within its trace node
+    an agent's object     agents.entry           0, 0              -1             parent: object; next: worker
+
+Empty pages that a copy to host memory may still read (``queue.push_read_first``) have hits 1, the request whose pages
+they were in tick, and how many tokens it has before them in serial.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from hisearch.base.engine_rules import fields_of
 #: State of a request.
 REQUEST: list[tuple[str, str]] = [
     ("prompt_tokens", "i8"),  # tokens of its last prompt
-    ("ended_step", "i8"),  # serial of the step that ended it
+    ("ended_step", "i8"),  # number of the step that ended it
     ("late_tokens", "i8"),  # 1: it decodes once more behind its last token
     ("credit", "i8"),  # of a context in the batch: cached tokens taken off what its start counts for
     ("counted_tokens", "i8"),  # what its share counts for in the step's budget

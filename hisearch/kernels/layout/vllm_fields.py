@@ -6,11 +6,13 @@ from hisearch.base.engine_rules import fields_of
 
 #: State of a request.
 REQUEST: list[tuple[str, str]] = [
-    ("sampled_step", "i8"),  # serial of the newest step that sampled a token for it; see ``vllm.memory``
-    ("mark", "i8"),  # serial of the newest step that it was put into
-    ("mark_before", "i8"),  # ``mark`` before the newest chunk of its prompt
-    ("skipped_step", "i4"),  # 1 where it was skipped in the step before it joined the decodes
-    ("waits", "i4"),  # see ``vllm.memory.newest_waits``
+    # Steps by their numbers, which ``WORKER.launched_step`` counts.
+    ("sampled_step", "i8"),  # the newest that sampled a token for it; see ``vllm.memory``
+    ("scheduled_step", "i8"),  # the newest that it was put into; not updated while decoding
+    ("scheduled_step_before", "i8"),  # ``scheduled_step`` before the newest chunk of its prompt
+    ("first_decode_step", "i8"),  # the first in which it decodes
+    ("was_skipped", "i4"),  # 1 where it was skipped in the step before ``first_decode_step``
+    ("caching_lag", "i4"),  # see ``vllm.memory.caching_lag``
     ("passed_over", "i4"),  # 1 where a pass left it for want of a place for its adapter
     ("redirect", "i4"),  # first redirect record of its path (see ``queue``), -1: none
     # With drafted tokens, SGLang's too (see ``vllm.drafts.step``): tokens that its newest step makes, drafts that this
@@ -23,9 +25,9 @@ REQUEST: list[tuple[str, str]] = [
 #: State of a worker.
 WORKER: list[tuple[str, str]] = [
     ("ready_s", "f8"),  # vLLM with offloading: earliest start of its batch
-    ("skipped_step", "i4"),  # decodes that were skipped in the newest step
+    ("skipped_decodes", "i4"),  # that were skipped in the newest step
     ("skipped_head", "i4"),  # decodes that the step being formed leaves out
-    ("futile", "i4"),  # preemptions since the last sampled token
+    ("futile_preemptions", "i4"),  # since the last sampled token
     ("lost_head", "i4"),  # requests preempted in the newest pass, by prev_aside
     ("deferred_head", "i4"),  # finished requests whose pages are freed with the newest step's results, by next_aside
     ("deferred_tail", "i4"),

@@ -69,14 +69,14 @@ def _findable(sim, w, r, ahead):
     """Tokens of the decoding request ``r`` whose full pages can be found, ``ahead`` steps into a fast-forward."""
     request = sim.requests[r]
     computed = request.computed
-    waits = memory.newest_waits(sim, w, r)
-    flight = memory.in_flight(sim, w, r)
-    if request.state == la.DECODING:
+    lag = memory.caching_lag(sim, w, r)
+    placeholders = memory.output_placeholders(sim, w, r)
+    if request.status == la.DECODING:
         computed = sim.trace.input_tokens[r] + memory.sampled(sim, w, r) + ahead - 1
         if ahead > 0:
-            waits = 1
-            flight = 1
-    return tree.floor_page(sim, computed - (waits * flight if sim.config.overlap else 0))
+            lag = 1
+            placeholders = 1
+    return tree.floor_page(sim, computed - (lag * placeholders if sim.config.overlap else 0))
 
 
 @kernel

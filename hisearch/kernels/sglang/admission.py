@@ -64,8 +64,8 @@ def cut_off(sim, w):
     for k in range(worker.batch_size):
         r = sim.prompts[running.newest(sim, w) ^ 1, k]
         request = sim.requests[r]
-        if request.part == la.PROMPT_GOES_ON:
-            request.part = la.PROMPT_ENDS
+        if request.chunk_kind == la.PROMPT_GOES_ON:
+            request.chunk_kind = la.PROMPT_ENDS
             request.cut_tokens = sim.trace.input_tokens[r] + request.generated - request.computed - request.chunk
 
 
@@ -80,7 +80,7 @@ def _add(sim, w, r, extend, tokens, complete):
     if not complete and (not sim.config.prefix_caching or sim.config.window_tokens):
         cut_off(sim, w)
     request.chunk = extend
-    request.part = la.PROMPT_ENDS if complete else la.PROMPT_GOES_ON
+    request.chunk_kind = la.PROMPT_ENDS if complete else la.PROMPT_GOES_ON
     sim.prompts[running.newest(sim, w) ^ 1, worker.batch_size] = r
     worker.batch_size += 1
     worker.prefill_tokens += extend

@@ -31,7 +31,7 @@ def lacks_pages(sim, computed):
 def known_computed(sim, w, r):
     """Tokens of the running ``r`` with KV, as far as results are known."""
     request = sim.requests[r]
-    if drafts.in_flight(sim, w, r) and request.serial == sim.workers[w].launched:
+    if drafts.in_flight(sim, w, r) and request.prompt_step == sim.workers[w].launched_step:
         return request.computed
     return sim.trace.input_tokens[r] - request.cut_tokens + drafts.known_generated(sim, w, r) - 1
 
@@ -45,5 +45,5 @@ def lose(sim, w, r):
         request.last_token_s = request.joined_s
     request.sampled_step = -1
     request.made = 0
-    request.state = la.WAITING
+    request.status = la.WAITING
     sim.workers[w].decoding -= 1

@@ -93,8 +93,8 @@ def _launch(sim, w, now, kind):
     for k in range(size):
         request = sim.requests[entries[k]]
         request.computed += request.chunk
-        request.serial = worker.launched
-        if request.part == la.PROMPT_ENDS:
+        request.prompt_step = worker.launched_step
+        if request.chunk_kind == la.PROMPT_ENDS:
             request.generated += 1
             if request.generated > 1:
                 gaps.resumed(sim, entries[k], end_s)
@@ -233,13 +233,13 @@ def form(sim, w, now):
 
 
 @kernel
-def _process_prompts(sim, w, row, serial, now):
+def _process_prompts(sim, w, row, step_number, now):
     """Process the results of a step's prompts: finished ones have made a token."""
     launch = sim.launches[row]
     for k in range(launch.chunks):
         r = sim.prompts[row, k]
         request = sim.requests[r]
-        if r == launch.partial or request.serial != serial:
+        if r == launch.partial or request.prompt_step != step_number:
             continue
         if math.isnan(request.first_token_s):
             lists.note_first_token(sim, r, now)
@@ -265,12 +265,12 @@ def _process_decodes(sim, w, clock, now):
 
 
 @kernel
-def _process(sim, w, serial, now):
-    """Process the results of the step numbered ``serial``."""
-    row = 2 * w + (serial & 1)
+def _process(sim, w, step_number, now):
+    """Process the results of the step numbered ``step_number``."""
+    row = 2 * w + (step_number & 1)
     launch = sim.launches[row]
     if launch.kind != la.DECODE_STEP:
-        _process_prompts(sim, w, row, serial, now)
+        _process_prompts(sim, w, row, step_number, now)
     if launch.kind != la.PREFILL_STEP:
         _process_decodes(sim, w, launch.clock, now)
     if sim.config.hicache:
@@ -285,11 +285,11 @@ def complete(sim, w, now):
         worker.now_s = max(worker.now_s, now)
         now = worker.now_s
     if worker.phase != la.FAST_FORWARDING:
-        serial = worker.launched - worker.outstanding + 1
+        step_number = worker.launched_step - worker.outstanding + 1
         device.retire(sim, w)
-        _process(sim, w, serial, now)
+        _process(sim, w, step_number, now)
         return
-    before = worker.launched
+    before = worker.launched_step
     ended = max(worker.oldest_end_s, now) if sim.config.hicache else worker.oldest_end_s
     steps = worker.fast_forward_steps
     if sim.config.thinks and steps > 1:

@@ -18,7 +18,7 @@ def joined(sim, w, r):
     """Note that ``r`` began to decode; the worker's newest prefill made its newest token."""
     worker = sim.workers[w]
     request = sim.requests[r]
-    request.joined_step = worker.clock
+    request.joined_clock = worker.clock
     request.joined_s = worker.newest_end_s
     if request.finish_clock > worker.clock:
         _add_join(sim, w, worker.newest_end_s)
@@ -108,7 +108,7 @@ def lost(sim, w, r, in_prefill, in_decode):
     """
     worker = sim.workers[w]
     request = sim.requests[r]
-    waits_for_first = request.joined_step == worker.clock
+    waits_for_first = request.joined_clock == worker.clock
     if waits_for_first and request.finish_clock > worker.clock:
         _take_join_back(sim, w, request.joined_s)
     if in_prefill:
@@ -120,6 +120,6 @@ def lost(sim, w, r, in_prefill, in_decode):
     elif not in_decode:
         request.last_token_s = worker.decode_end_s
     else:
-        only_decode = request.joined_step == worker.clock - 1
+        only_decode = request.joined_clock == worker.clock - 1
         request.last_token_s = request.joined_s if only_decode else worker.decode_before_s
         gaps.add_signed(sim, worker.decode_end_s - request.last_token_s, -1)

@@ -137,7 +137,7 @@ def may_admit(sim, w, r, now):
     place = sim.lora.places[w, a]
     if place.drains_for >= 0 and memory.max_new(sim, r) > place.tokens_to_go * _DRAIN_TOLERANCE:
         return False
-    if place.mark == sim.lora.states[w].serial:
+    if place.counted_in == sim.lora.states[w].count_number:
         return True
     if sim.lora.policy.overlaps:
         return _try_copy(sim, w, a, now)
@@ -171,7 +171,7 @@ def _try_copy(sim, w, a, now):
     size = 0
     for b in range(sim.lora.policy.adapters + 1):
         other = sim.lora.places[w, b]
-        if b == a or other.mark == state.serial or other.ready_s >= 0.0:
+        if b == a or other.counted_in == state.count_number or other.ready_s >= 0.0:
             wanted[size] = b
             size += 1
     if size > sim.lora.policy.slots:

@@ -39,7 +39,7 @@ def retract(sim, w, r):
     memory.drop(sim, w, r)
     request.computed = 0
     request.cut_tokens = 0
-    request.serial = -1
+    request.prompt_step = -1
     request.preemptions += 1
     request.missing_tokens = 0
     if sim.config.knows_lost_tokens:

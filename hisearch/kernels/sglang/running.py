@@ -38,7 +38,7 @@ _enqueue = fifo("next_aside")
 @kernel
 def newest(sim, w):
     """Row of the step launched last."""
-    return 2 * w + (sim.workers[w].launched & 1)
+    return 2 * w + (sim.workers[w].launched_step & 1)
 
 
 @kernel
@@ -57,7 +57,7 @@ def known_clock(sim, w):
 def in_prefill(sim, w, r):
     """Whether the prefill in flight makes the newest token of ``r``."""
     worker = sim.workers[w]
-    return worker.outstanding > 0 and sim.requests[r].serial == worker.launched
+    return worker.outstanding > 0 and sim.requests[r].prompt_step == worker.launched_step
 
 
 @kernel
@@ -325,7 +325,7 @@ def slide_windows(sim, w):
     r = sim.workers[w].running_head
     while r >= 0:
         request = sim.requests[r]
-        if request.outcome != la.FINISHED and request.joined_step < sim.workers[w].clock:
+        if request.outcome != la.FINISHED and request.joined_clock < sim.workers[w].clock:
             window_requests.slide(sim, w, r, sim.trace.input_tokens[r] + known_generated(sim, w, r))
         r = request.next
 
@@ -338,7 +338,7 @@ def pass_untracked(sim, w):
         request = sim.requests[r]
         if request.outcome != la.FINISHED:
             tokens = sim.trace.input_tokens[r] - request.cut_tokens + lists.generated_tokens(sim, w, r)
-            state_requests.pass_untracked(sim, r, tokens, request.joined_step == sim.workers[w].clock)
+            state_requests.pass_untracked(sim, r, tokens, request.joined_clock == sim.workers[w].clock)
         r = request.next
 
 

@@ -25,9 +25,9 @@ def _decodes_on(sim, r):
 def needs_page(sim, w, r):
     """1 if the started ``r`` decodes and its next token begins a page, else 0."""
     request = sim.requests[r]
-    if request.state == la.DRAINING and request.late_tokens:
+    if request.status == la.DRAINING and request.late_tokens:
         return 1 if request.computed % sim.config.page_tokens == 0 else 0
-    if request.state != la.DECODING:
+    if request.status != la.DECODING:
         return 0
     computed = sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1
     return 1 if computed % sim.config.page_tokens == 0 else 0
@@ -125,7 +125,7 @@ def begin(sim, w, now):
     _put_unfinished_first(sim, w)
     for k in range(worker.batch_size):
         r = sim.batch[w, k]
-        if sim.requests[r].state == la.WAITING:
+        if sim.requests[r].status == la.WAITING:
             memory.start(sim, w, now, r)
         sim.requests[r].chunk = min(sim.requests[r].chunk, missing_tokens(sim, r))
     _put_unfinished_first(sim, w)
@@ -133,7 +133,7 @@ def begin(sim, w, now):
     for k in range(worker.batch_size):
         r = sim.batch[w, k]
         request = sim.requests[r]
-        request.part = la.PROMPT_ENDS if request.chunk == missing_tokens(sim, r) else la.PROMPT_GOES_ON
+        request.chunk_kind = la.PROMPT_ENDS if request.chunk == missing_tokens(sim, r) else la.PROMPT_GOES_ON
         worker.prefill_tokens += request.chunk
 
 
@@ -147,7 +147,7 @@ def add_late(sim, w, now):
         if request.late_tokens:
             memory.take_decode_pages(sim, w, now, needs_page(sim, w, r))
             request.chunk = 1
-            request.part = la.LATE_DECODE
+            request.chunk_kind = la.LISTED_DECODE
             sim.batch[w, worker.batch_size] = r
             worker.batch_size += 1
         r = request.next_aside

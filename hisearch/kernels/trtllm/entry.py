@@ -99,7 +99,7 @@ def _fast_forward_limit(sim, w):
 @kernel
 def _row(sim, w):
     """Row of the newest launched step in ``launches`` and ``prompts``."""
-    return 2 * w + sim.workers[w].launched % 2
+    return 2 * w + sim.workers[w].launched_step % 2
 
 
 @kernel
@@ -127,7 +127,7 @@ def _launch(sim, w, now):
     row = _row(sim, w)
     sim.launches[row].chunks = 0
     for k in range(worker.batch_size):
-        if sim.requests[batch[k]].part == la.LATE_DECODE:
+        if sim.requests[batch[k]].chunk_kind == la.LISTED_DECODE:
             worker.decode_tokens += 1
             continue
         sim.prompts[row, sim.launches[row].chunks] = batch[k]
@@ -141,15 +141,15 @@ def advance_prompt(sim, w, r):
     """Account for a chunk of ``r`` in the newest step. Returns whether it ends the prompt."""
     request = sim.requests[r]
     request.computed += request.chunk
-    if request.part == la.PROMPT_GOES_ON:
-        if request.state == la.ADMITTED:
-            request.state = la.PROMPT
+    if request.chunk_kind == la.PROMPT_GOES_ON:
+        if request.status == la.ADMITTED:
+            request.status = la.PROMPT
             ordered.add_prompt(sim, w, r)
         return False
-    if request.state == la.PROMPT:
+    if request.status == la.PROMPT:
         ordered.remove_prompt(sim, w, r)
     request.prompt_tokens = request.computed
-    request.ended_step = sim.workers[w].launched
+    request.ended_step = sim.workers[w].launched_step
     return True
 
 
@@ -170,7 +170,7 @@ def _account_chunk(sim, w, r, end):
     if request.generated == sim.trace.output_tokens[r]:
         _await_end(sim, w, r)
         return
-    request.state = la.DECODING
+    request.status = la.DECODING
     lists.join_decode(sim, w, r)
 
 
@@ -187,7 +187,7 @@ def _drain(sim, w):
 @kernel
 def _await_end(sim, w, r):
     """Let ``r``, whose last token the newest step makes, end with that step's results."""
-    sim.requests[r].state = la.DRAINING
+    sim.requests[r].status = la.DRAINING
     sim.requests[r].late_tokens = 0
     sim.workers[w].draining += 1
     ordered.add_ending(sim, w, r)
@@ -244,12 +244,12 @@ def _end_requests(sim, w, r, now):
 def store_chunks(sim, w):
     """Store the prompts of which the step just taken in computed a chunk, except those paused or ended meanwhile."""
     worker = sim.workers[w]
-    step = worker.launched - worker.outstanding
+    step = worker.launched_step - worker.outstanding
     row = 2 * w + step % 2
     for k in range(sim.launches[row].chunks):
         r = sim.prompts[row, k]
         request = sim.requests[r]
-        if request.outcome == la.IN_FLIGHT and request.state != la.WAITING:
+        if request.outcome == la.IN_FLIGHT and request.status != la.WAITING:
             memory.store(sim, w, r, _findable_tokens(sim, r, step), False)
 
 
@@ -261,7 +261,7 @@ def _findable_tokens(sim, r, step):
     prompt's last.
     """
     request = sim.requests[r]
-    if request.state == la.PROMPT:
+    if request.status == la.PROMPT:
         return request.computed if sim.config.stores_computed else memory.known_tokens(sim, r) - 1
     return request.prompt_tokens - (request.ended_step > step)
 
@@ -289,13 +289,13 @@ def _log_batch(sim, w):
     """Log the step just formed: contexts, then decodes."""
     for k in range(sim.workers[w].batch_size):
         r = sim.batch[w, k]
-        if sim.requests[r].part != la.LATE_DECODE:
+        if sim.requests[r].chunk_kind != la.LISTED_DECODE:
             log.entry(sim, r, sim.requests[r].computed, sim.requests[r].chunk)
     r = sim.workers[w].running_head
     while r >= 0:
-        if sim.requests[r].state == la.DECODING:
+        if sim.requests[r].status == la.DECODING:
             decode_log.decode(sim, w, r, 0)
-        elif sim.requests[r].state == la.DRAINING and sim.requests[r].late_tokens:
+        elif sim.requests[r].status == la.DRAINING and sim.requests[r].late_tokens:
             log.entry(sim, r, sim.requests[r].computed, 1)
         r = sim.requests[r].next
 

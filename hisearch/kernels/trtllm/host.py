@@ -151,10 +151,10 @@ def onboard(sim, w, now, tokens):
 @kernel
 def undisturbed_pages(sim, w):
     """Number of pages that can be taken without a copy to the host."""
-    store = sim.trees[w]
+    cache = sim.trees[w]
     if not _has_free_host_pages(sim, w):
-        return store.free_pages
-    d = store.head
+        return cache.free_pages
+    d = cache.head
     return queue.run_pages(sim, d) if d >= 0 and sim.nodes[d].trace_node == 0 else 0
 
 

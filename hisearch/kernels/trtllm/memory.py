@@ -134,7 +134,7 @@ def start(sim, w, now, r):
     lists.note_scheduled(sim, r, now, hit_tokens - on_host, on_host)
     lists.stop_waiting(sim, w, r)
     ordered.run(sim, w, r)
-    request.state = la.ADMITTED
+    request.status = la.ADMITTED
 
 
 @kernel
@@ -168,7 +168,7 @@ def pause(sim, w, r):
     """
     worker = sim.workers[w]
     request = sim.requests[r]
-    if request.state == la.DECODING:
+    if request.status == la.DECODING:
         request.last_token_s = worker.newest_end_s
         lists.leave_decode(sim, w, r)
         in_flight = 1 if worker.outstanding > 0 else 0
@@ -177,7 +177,7 @@ def pause(sim, w, r):
         ordered.remove_prompt(sim, w, r)
         release(sim, w, r, known_tokens(sim, r), request.computed)
     lists.stop_running(sim, w, r)
-    request.state = la.WAITING
+    request.status = la.WAITING
     request.computed = 0
     request.preemptions += 1
     worker.preemptions += 1

@@ -18,7 +18,7 @@ from hisearch.kernels.trtllm import batch, memory
 @kernel
 def _credit(sim, w, r):
     """Cached tokens taken off what the start of ``r`` counts for; 0 where it has started."""
-    if sim.requests[r].state != la.WAITING or not sim.config.credits_reuse:
+    if sim.requests[r].status != la.WAITING or not sim.config.credits_reuse:
         return 0
     cached, held = memory.cached_tokens(sim, w, r)
     if sim.config.capacity_policy == la.MAX_UTILIZATION and not sim.config.credits_unheld:

@@ -167,7 +167,7 @@ def _choose_victim(sim, w, first, end):
     """The last started request of order ``first`` to below ``end`` that is not draining; -1: none."""
     r = sim.workers[w].running_tail
     while r >= 0 and sim.requests[r].order >= first:
-        if sim.requests[r].order < end and sim.requests[r].state != la.DRAINING:
+        if sim.requests[r].order < end and sim.requests[r].status != la.DRAINING:
             return r
         r = sim.requests[r].prev
     return -1
@@ -183,7 +183,7 @@ def _needed_so_far(sim, w, end):
         r = sim.requests[r].next
     for k in range(sim.workers[w].batch_size):
         r = sim.batch[w, k]
-        if sim.requests[r].state == la.WAITING:
+        if sim.requests[r].status == la.WAITING:
             needed += _needed_pages(sim, w, r)
     return needed
 
@@ -227,7 +227,7 @@ def _pause_and_fill(sim, w):
             needed = _needed_so_far(sim, w, requests[r].order)
             continue
         if started:
-            if requests[r].state == la.PROMPT:
+            if requests[r].status == la.PROMPT:
                 shares.put(sim, w, r)
             s = requests[r].next
         else:

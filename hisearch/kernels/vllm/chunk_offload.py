@@ -11,8 +11,7 @@ gives such a page away, or hits it, waits for the transfer.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import block_table, queue
-from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import block_table, host_runs, queue
 from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
@@ -70,7 +69,7 @@ def load(sim, w, r, on_device, tokens):
     """Prepare to load the ``tokens`` of ``r`` behind those ``on_device``; its pages have been taken."""
     transfers.queue_load(sim, w, r, on_device, tokens)
     offloaded = sim.offloaded[r]
-    if runs.enough(sim, offloaded.dealt_with + 1):
+    if host_runs.enough(sim, offloaded.dealt_with + 1):
         chunk_store.begin_load(sim, transfers.store_of(sim, w), r, offloaded.load_block, offloaded.dealt_with)
 
 
@@ -222,7 +221,7 @@ def release_finished(sim, w):
     """Free the pages of requests that finished since the last pass."""
     r = sim.connectors[w].finished_head
     while r >= 0:
-        if sim.requests[r].state != la.DRAINED:
+        if sim.requests[r].status != la.DRAINED:
             if sim.config.prefix_caching:
                 if _is_read(sim, r):
                     queue.mark_read(sim, sim.workers[w].cache_id, sim.requests[r].node, sim.requests[r].redirect)

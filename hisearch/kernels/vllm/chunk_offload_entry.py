@@ -7,8 +7,7 @@ queue. Rules and sources: ``tests.reference.vllm_offload_chunks``.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import block_table, queue
-from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import block_table, host_runs, queue
 from hisearch.kernels.engine import device
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
@@ -27,18 +26,18 @@ def _missing_pages(sim, r, pages):
 @kernel
 def _pages_to_come(sim, w):
     """Pages that prompts which have begun, and requests that load, still need."""
-    serial = sim.workers[w].launched + 1
+    forming_step = sim.workers[w].launched_step + 1
     pages = 0
     r = sim.workers[w].prompts_head
     while r >= 0:
         request = sim.requests[r]
-        tokens = request.computed + (request.chunk if request.mark == serial else 0)
+        tokens = request.computed + (request.chunk if request.scheduled_step == forming_step else 0)
         pages += _missing_pages(sim, r, lists.pages(sim, tokens))
         r = request.next_aside
     r = sim.connectors[w].first_admitted
     while r >= 0:
         request = sim.requests[r]
-        if request.part == la.PROMPT_GOES_ON:
+        if request.chunk_kind == la.PROMPT_GOES_ON:
             pages += _missing_pages(sim, r, lists.pages(sim, request.computed + request.chunk))
         r = request.next
     r = sim.connectors[w].skipped_head
@@ -122,7 +121,7 @@ def _offer(sim, w, at_s):
     else:
         for k in range(sim.workers[w].batch_size):
             r = sim.batch[w, k]
-            if sim.requests[r].state != la.DRAINING:
+            if sim.requests[r].status != la.DRAINING:
                 tokens = sim.requests[r].computed + sim.requests[r].chunk
                 chunk_offload.prepare(sim, w, chunk_offload.store(sim, w, r, tokens))
     lagging = connector.lagging
@@ -141,11 +140,11 @@ def _offer_all(sim, w):
     while r >= 0:
         request = sim.requests[r]
         tokens = sim.trace.input_tokens[r]
-        if request.mark == sim.workers[w].launched + 1 and request.state != la.DRAINING:
-            if request.state != la.DECODING:
+        if request.scheduled_step == sim.workers[w].launched_step + 1 and request.status != la.DRAINING:
+            if request.status != la.DECODING:
                 tokens = request.computed + request.chunk
             chunk_offload.prepare(sim, w, chunk_offload.store(sim, w, r, tokens))
-        elif request.state == la.DECODING or request.mark == sim.workers[w].launched + 1:
+        elif request.status == la.DECODING or request.scheduled_step == sim.workers[w].launched_step + 1:
             chunk_offload.prepare(sim, w, chunk_offload.store(sim, w, r, tokens))
         elif sim.offloaded[r].dealt_with < tokens // sim.offloading.block_tokens:
             connector.lagging = 1
@@ -215,7 +214,7 @@ def form(sim, w, now):
     ready_s = max(ready_s, _offer(sim, w, at_s))
     if worker.batch_size == 0 and worker.decoding == 0:
         transfers.begin_loads(sim, w, max(ready_s, worker.newest_end_s))
-        vllm.skip_decode(sim, w)
+        vllm.resume_skipped(sim, w)
         if worker.outstanding == 0:
             connector.held_s = _held_s(sim, now, ready_s)
             _go_idle(sim, w, ready_s, preempted)
@@ -235,7 +234,7 @@ def form(sim, w, now):
     held.delay_results(sim, w, _held_s(sim, now, ready_s))
     vllm.launch(sim, w, now, ready_s)
     transfers.begin_loads(sim, w, max(ready_s, worker.newest_end_s))
-    chunk_offload.look(sim, w, ready_s, chunk_offload.ROWS * w + (worker.launched & 1))
+    chunk_offload.look(sim, w, ready_s, chunk_offload.ROWS * w + (worker.launched_step & 1))
     if connector.empty_noted:
         connector.empty_noted = 0
         chunk_offload.take_notes(sim, w, chunk_offload.ROWS * w + chunk_offload.EMPTY_ROW)
@@ -260,14 +259,14 @@ def _hold(sim, w, until_s):
 def complete(sim, w, now):
     """Take in results at ``now``: ended requests, then the transfers polled at their step's launch."""
     worker = sim.workers[w]
-    row = chunk_offload.ROWS * w + ((worker.launched - worker.outstanding + 1) & 1)
+    row = chunk_offload.ROWS * w + ((worker.launched_step - worker.outstanding + 1) & 1)
     fast_forwarding = worker.phase == la.FAST_FORWARDING
     r = vllm.take_in(sim, w)
     while r >= 0:
         request = sim.requests[r]
         after = request.next_aside
         transfers.append_finished(sim, w, r)
-        if request.state == la.DRAINED:
+        if request.status == la.DRAINED:
             lists.stop_waiting(sim, w, r)
         else:
             memory.publish(sim, w, r, memory.final_tokens(sim, r))
@@ -304,7 +303,7 @@ def _reset(sim, w):
     chunk_offload.reset(sim, w)
     if w == 0:
         sim.counters[la.FREE_TRANSFER] = -1
-        runs.reset(sim)
+        host_runs.reset(sim)
         for v in range(sim.offloading.stores):
             sim.stores[v].evictable = 0
         for v in range(sim.block_tables.shape[0]):

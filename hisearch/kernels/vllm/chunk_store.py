@@ -13,8 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import block_table
-from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import block_table, host_runs
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.vllm import chunk_uses
@@ -119,7 +118,7 @@ def _learn(sim, v, key):
 @kernel
 def begin_store(sim, v, r, begin, end, transfer):
     """Offer blocks of ``r``, which ``transfer`` would copy. Returns how many it copies, -1 if they do not fit."""
-    if not runs.enough(sim, end - begin + 8):
+    if not host_runs.enough(sim, end - begin + 8):
         return -1
     trace_node = lists.path_end(sim, r)
     block_table.fill_path(sim, trace_node, begin, end)

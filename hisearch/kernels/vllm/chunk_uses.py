@@ -1,15 +1,14 @@
 """Uses of blocks in host memory by requests of vLLM's offloading connector as of 0.33, and the order that they give.
 
 Rules, sources and notation: ``chunk_store``. A request's uses are records of ``Sim.runs``, in order of its blocks:
-``begin`` to ``end`` (excluded) are numbers of blocks, ``mark`` has the flags that these share. Calls that change flags
+``begin`` to ``end`` (excluded) are numbers of blocks, ``flags`` has the flags that these share. Calls that change flags
 read them block by block into ``Sim.path[1]``, and write them back.
 """
 
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import block_table
-from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import block_table, host_runs
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.traffic import lists
@@ -45,7 +44,7 @@ def read_flags(sim, r, begin, end):
         use = sim.runs[u]
         if use.begin < begin:
             before = u
-        flags[max(use.begin - begin, 0) : max(min(use.end, end) - begin, 0)] = use.mark
+        flags[max(use.begin - begin, 0) : max(min(use.end, end) - begin, 0)] = use.flags
         u = use.next
     return before
 
@@ -63,10 +62,10 @@ def _link(sim, r, before, u):
 
 @kernel
 def _new_use(sim, begin, end, flags, after):
-    u = runs.acquire(sim)
+    u = host_runs.acquire(sim)
     sim.runs[u].begin = begin
     sim.runs[u].end = end
-    sim.runs[u].mark = flags
+    sim.runs[u].flags = flags
     sim.runs[u].next = after
     return u
 
@@ -78,13 +77,13 @@ def _clear(sim, r, before, begin, end):
     if before >= 0 and sim.runs[before].end > begin:
         if sim.runs[before].end > end:
             is_last = after < 0
-            after = _new_use(sim, end, sim.runs[before].end, sim.runs[before].mark, after)
+            after = _new_use(sim, end, sim.runs[before].end, sim.runs[before].flags, after)
             if is_last:
                 sim.offloaded[r].uses_tail = after
         sim.runs[before].end = begin
     while after >= 0 and sim.runs[after].end <= end:
         behind = sim.runs[after].next
-        runs.release(sim, after)
+        host_runs.release(sim, after)
         after = behind
     if after >= 0 and sim.runs[after].begin < end:
         sim.runs[after].begin = end
@@ -106,7 +105,7 @@ def write_flags(sim, r, before, begin, end):
         while until < end and sim.path[1, until - begin] & ~MISSING == flags:
             until += 1
         if flags:
-            if before >= 0 and sim.runs[before].end == k and sim.runs[before].mark == flags:
+            if before >= 0 and sim.runs[before].end == k and sim.runs[before].flags == flags:
                 sim.runs[before].end = until
             else:
                 u = _new_use(sim, k, until, flags, after)
@@ -181,7 +180,7 @@ def finish(sim, v, r):
     u = offloaded.uses_head
     while u >= 0:
         after = sim.runs[u].next
-        runs.release(sim, u)
+        host_runs.release(sim, u)
         u = after
     offloaded.uses_head = -1
     offloaded.uses_tail = -1
@@ -239,11 +238,11 @@ def _finish_arc(sim, v, r, trace_node):
     u = _reverse_uses(sim, r)
     while u >= 0:
         use = sim.runs[u]
-        if use.mark & (REUSED | INSERTED):
+        if use.flags & (REUSED | INSERTED):
             for k in range(use.end - 1, use.begin - 1, -1):
                 slot = held(sim, v, sim.path[0, k - begin])
                 if slot >= 0:
-                    to = tl.FREQUENT if use.mark & REUSED else sim.blocks[v, slot].list
+                    to = tl.FREQUENT if use.flags & REUSED else sim.blocks[v, slot].list
                     block_table.take_out(sim, v, slot)
                     block_table.append(sim, v, slot, to)
         u = use.next

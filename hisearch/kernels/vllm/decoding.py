@@ -138,11 +138,11 @@ def _start_decoding(sim, w, r, now):
     """Let the running ``r`` decode from the step being formed on."""
     worker = sim.workers[w]
     request = sim.requests[r]
-    request.waits = 0
-    request.state = la.DECODING
-    request.joined_step = worker.launched + 1
-    request.skipped_step = 1
-    worker.skipped_step += 1
+    request.caching_lag = 0
+    request.status = la.DECODING
+    request.first_decode_step = worker.launched_step + 1
+    request.was_skipped = 1
+    worker.skipped_decodes += 1
     lists.join_decode(sim, w, r)
 
 

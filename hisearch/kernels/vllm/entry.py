@@ -112,7 +112,7 @@ def stand_by(sim, w, now, preempted):
     if sim.config.objects:
         # Requests that this pass passed over may wait for loads that nothing else would begin.
         engine_calls.call_engine(sim.config.objects, sim, al.PASS, w, 0, now)
-    skip_decode(sim, w)
+    resume_skipped(sim, w)
     if preempted and sim.workers[w].outstanding == 0 and sim.config.scheduler_kind != la.LOCKSTEP:
         heaps.form_at(sim, w, now)
     else:
@@ -164,8 +164,8 @@ def account(sim, w, now, before):
     worker = sim.workers[w]
     batch = sim.batch[w]
     end = worker.newest_end_s
-    gaps.add(sim, end - before, worker.decoding - worker.skipped_step)
-    if worker.skipped_step > 0:
+    gaps.add(sim, end - before, worker.decoding - worker.skipped_decodes)
+    if worker.skipped_decodes > 0:
         _count_skipped(sim, w, end)
     if sim.config.log:
         decode_log.batch(sim, w)
@@ -174,14 +174,14 @@ def account(sim, w, now, before):
     worker.endings_new = -1
     worker.decode_tokens += worker.decoding
     if worker.decoding > 0:
-        worker.futile = 0
+        worker.futile_preemptions = 0
     lists.advance_clock(sim, w, 1)
     if sim.config.thinks:
         thinking.note_decoded(sim, w, worker.clock, end)
     _drain(sim, w)
     for k in range(worker.batch_size):
         _account_chunk(sim, w, batch[k], end)
-    skip_decode(sim, w)
+    resume_skipped(sim, w)
     if sim.config.scheduler_kind == la.PIPE:
         step.pass_prompts_on(sim, w, now)
     device.await_next(sim, w, now, True)
@@ -194,10 +194,10 @@ def _count_skipped(sim, w, end):
     r = worker.running_head
     while r >= 0:
         request = sim.requests[r]
-        if request.state == la.DECODING and request.skipped_step and request.joined_step == worker.launched:
+        if request.status == la.DECODING and request.was_skipped and request.first_decode_step == worker.launched_step:
             gaps.add(sim, end - request.last_token_s, 1)
         r = request.next
-    worker.skipped_step = 0
+    worker.skipped_decodes = 0
 
 
 @kernel
@@ -206,19 +206,19 @@ def _account_chunk(sim, w, r, end):
     worker = sim.workers[w]
     request = sim.requests[r]
     request.computed += request.chunk
-    if request.state == la.DRAINING:
+    if request.status == la.DRAINING:
         return
-    if request.part == la.PROMPT_GOES_ON:
-        if request.state == la.ADMITTED:
-            request.state = la.PROMPT
+    if request.chunk_kind == la.PROMPT_GOES_ON:
+        if request.status == la.ADMITTED:
+            request.status = la.PROMPT
             ordered.add_prompt(sim, w, r)
         return
-    if request.state == la.PROMPT:
+    if request.status == la.PROMPT:
         ordered.remove_prompt(sim, w, r)
-    worker.futile = 0
+    worker.futile_preemptions = 0
     request.generated += 1
-    request.sampled_step = worker.launched
-    request.waits = 0
+    request.sampled_step = worker.launched_step
+    request.caching_lag = 0
     if request.generated == 1:
         lists.note_first_token(sim, r, end)
     else:
@@ -228,9 +228,9 @@ def _account_chunk(sim, w, r, end):
     if request.generated == sim.trace.output_tokens[r]:
         _await_end(sim, w, r)
         return
-    request.state = la.DECODING
-    request.joined_step = worker.launched + 1
-    request.skipped_step = 0
+    request.status = la.DECODING
+    request.first_decode_step = worker.launched_step + 1
+    request.was_skipped = 0
     lists.join_decode(sim, w, r)
 
 
@@ -240,22 +240,22 @@ def _drain(sim, w):
     worker = sim.workers[w]
     while worker.finish_heap_size > 0 and sim.requests[sim.finish_heap[w, 0]].finish_clock == worker.clock:
         r = sim.finish_heap[w, 0]
-        sim.requests[r].waits = memory.newest_waits(sim, w, r)
+        sim.requests[r].caching_lag = memory.caching_lag(sim, w, r)
         lists.leave_decode(sim, w, r)
-        sim.requests[r].sampled_step = worker.launched
+        sim.requests[r].sampled_step = worker.launched_step
         _await_end(sim, w, r)
 
 
 @kernel
 def _await_end(sim, w, r):
     """Let ``r``, whose last token the newest step makes, end once that step's results are taken in."""
-    sim.requests[r].state = la.DRAINING
+    sim.requests[r].status = la.DRAINING
     sim.workers[w].draining += 1
     ordered.add_ending(sim, w, r)
 
 
 @kernel
-def skip_decode(sim, w):
+def resume_skipped(sim, w):
     """Let skipped decodes take part in the next step again."""
     worker = sim.workers[w]
     r = worker.skipped_head
@@ -263,10 +263,10 @@ def skip_decode(sim, w):
     while r >= 0:
         request = sim.requests[r]
         after = request.next_aside
-        request.state = la.DECODING
-        request.joined_step = worker.launched + 1
-        request.skipped_step = 1
-        worker.skipped_step += 1
+        request.status = la.DECODING
+        request.first_decode_step = worker.launched_step + 1
+        request.was_skipped = 1
+        worker.skipped_decodes += 1
         lists.join_decode(sim, w, r)
         r = after
 
@@ -312,7 +312,7 @@ def complete(sim, w, now):
     while r >= 0:
         request = sim.requests[r]
         after = request.next_aside
-        if request.state == la.DRAINED:
+        if request.status == la.DRAINED:
             lists.stop_waiting(sim, w, r)
         else:
             if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:
@@ -334,7 +334,7 @@ def enqueue(sim, w, r):
     """Put the new request ``r`` into the waiting queue."""
     sim.requests[r].node = sim.workers[w].cache_id
     sim.requests[r].redirect = -1
-    sim.requests[r].mark = -1
+    sim.requests[r].scheduled_step = -1
     if sim.config.counts_service:
         fair_share.arrives(sim, r)
     if lists.goes_by_urgency(sim):

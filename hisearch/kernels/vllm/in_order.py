@@ -47,7 +47,7 @@ def served_in_order(share: Any, missing_pages: Any, preempt: Any, schedule: Any)
     @kernel
     def serve(sim, w):
         worker = sim.workers[w]
-        serial = worker.launched + 1
+        forming_step = worker.launched_step + 1
         budget = sim.config.chunk_tokens
         preempted = False
         r = worker.running_head
@@ -65,8 +65,8 @@ def served_in_order(share: Any, missing_pages: Any, preempt: Any, schedule: Any)
                 victim = _choose_victim(sim, w)
                 if memory.defers(sim, w, victim):
                     return budget, preempted
-                if sim.requests[victim].mark == serial:
-                    budget += 1 if sim.requests[victim].state == la.DECODING else sim.requests[victim].chunk
+                if sim.requests[victim].scheduled_step == forming_step:
+                    budget += 1 if sim.requests[victim].status == la.DECODING else sim.requests[victim].chunk
                 elif sim.requests[victim].order < request.order and not sim.config.exact_victims:
                     passed_over += 1
                 after = request.next

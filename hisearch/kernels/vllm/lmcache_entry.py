@@ -27,12 +27,14 @@ def _note_lost(sim, w):
     while r >= 0:
         request = sim.requests[r]
         offloaded = sim.offloaded[r]
-        if request.part == la.DECODED:
+        if request.chunk_kind == la.DECODED:
             tokens = sim.trace.input_tokens[r] + request.generated - 1
             if sim.config.overlap:
                 # The token before the newest was in flight, unless a step lay between the prompt's end and the only
                 # decode.
-                only_decode = tokens - 1 == offloaded.tracked and request.waits == 0 and not sim.offloading.save_decode
+                only_decode = (
+                    tokens - 1 == offloaded.tracked and request.caching_lag == 0 and not sim.offloading.save_decode
+                )
                 tokens -= 0 if only_decode else 1
             if tokens > offloaded.tracked:
                 offloaded.tracked = tokens
@@ -132,7 +134,7 @@ def _tracked_decode(sim, w, r):
     """Tracked tokens of the decoding ``r`` for the step being formed: one more for each of its steps since."""
     sampled = sim.trace.input_tokens[r] + memory.sampled(sim, w, r)
     offloaded = sim.offloaded[r]
-    return min(offloaded.tracked + sampled - offloaded.tracked_at, sampled - memory.in_flight(sim, w, r))
+    return min(offloaded.tracked + sampled - offloaded.tracked_at, sampled - memory.output_placeholders(sim, w, r))
 
 
 @kernel
@@ -141,21 +143,21 @@ def _track(sim, w, r):
     request = sim.requests[r]
     offloaded = sim.offloaded[r]
     matched_tokens = offloaded.hit_chunks * sim.offloading.block_tokens
-    if request.state == la.DECODING or request.state == la.DRAINING:
+    if request.status == la.DECODING or request.status == la.DRAINING:
         sampled = sim.trace.input_tokens[r] + memory.sampled(sim, w, r)
         offloaded.tracked = _tracked_decode(sim, w, r)
         offloaded.tracked_at = sampled
         return
     known = sim.trace.input_tokens[r] + request.generated
     offloaded.tracked_at = known
-    if request.state == la.ADMITTED and (request.preemptions == 0 or sim.config.resumes_as_new):
+    if request.status == la.ADMITTED and (request.preemptions == 0 or sim.config.resumes_as_new):
         offloaded.tracked = _handed_tokens(sim, r)
         offloaded.saved = matched_tokens
         offloaded.decodes = 0
         return
     begin = min(request.computed, offloaded.tracked)
     new = min(begin + request.chunk, known) - begin
-    if request.state == la.ADMITTED:
+    if request.status == la.ADMITTED:
         offloaded.tracked = min(max(matched_tokens, offloaded.on_device) + new, known)
         offloaded.saved = matched_tokens
     else:
@@ -170,7 +172,7 @@ def _save(sim, w, r, at_s):
     size = sim.offloading.block_tokens
     offloaded = sim.offloaded[r]
     trace_node = lists.path_end(sim, r)
-    if sim.requests[r].state == la.ADMITTED and not (sim.config.unpins_loaded and offloaded.load_tokens > 0):
+    if sim.requests[r].status == la.ADMITTED and not (sim.config.unpins_loaded and offloaded.load_tokens > 0):
         lmcache.unpin(sim, w, r, trace_node)
     _track(sim, w, r)
     begin = offloaded.saved // size
@@ -202,8 +204,8 @@ def _save_running(sim, w, at_s):
     r = worker.running_head
     while r >= 0 and r != sim.connectors[w].first_admitted:
         request = sim.requests[r]
-        decodes = request.state == la.DECODING or request.state == la.DRAINING
-        takes_part = request.state == la.DECODING or request.mark == worker.launched + 1
+        decodes = request.status == la.DECODING or request.status == la.DRAINING
+        takes_part = request.status == la.DECODING or request.scheduled_step == worker.launched_step + 1
         if takes_part and (sim.offloading.save_decode or not decodes):
             at_s = _save(sim, w, r, at_s)
         r = request.next
@@ -271,7 +273,7 @@ def form(sim, w, now):
             budget -= tokens
     step.note_peak(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
-        vllm.skip_decode(sim, w)
+        vllm.resume_skipped(sim, w)
         if preempted and worker.outstanding == 0:
             heaps.form_at(sim, w, now)
         else:

@@ -17,11 +17,11 @@ from hisearch.kernels.layout import sim as la
 def count_running(sim, w):
     """Count the adapters of running requests; before ``counts_idle_loras`` those that its step has so far."""
     lora.begin_count(sim, w)
-    serial = sim.workers[w].launched + 1
+    forming_step = sim.workers[w].launched_step + 1
     r = sim.workers[w].running_head
     while r >= 0:
         request = sim.requests[r]
-        if sim.config.counts_idle_loras or request.mark == serial or request.state == la.DECODING:
+        if sim.config.counts_idle_loras or request.scheduled_step == forming_step or request.status == la.DECODING:
             lora.count(sim, w, r)
         r = request.next
 
@@ -101,7 +101,7 @@ def prepare_step(sim, w):
     if worker.decoding > 0:
         r = worker.running_head
         while r >= 0:
-            if sim.requests[r].state == la.DECODING:
+            if sim.requests[r].status == la.DECODING:
                 lora.count(sim, w, r)
                 if sim.lora.adapter[r] != base:
                     tokens += 1

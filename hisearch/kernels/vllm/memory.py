@@ -22,32 +22,32 @@ _enqueue = fifo("next_aside")
 @kernel
 def sampled(sim, w, r):
     """Output tokens of ``r`` so far, including those in flight."""
-    if sim.requests[r].state == la.DECODING:
+    if sim.requests[r].status == la.DECODING:
         return lists.generated_tokens(sim, w, r)
     return sim.requests[r].generated
 
 
 @kernel
-def newest_waits(sim, w, r):
-    """1 if the page filled by the token before ``r``'s newest was not yet findable when the newest was scheduled.
+def caching_lag(sim, w, r):
+    """Tokens, 0 or 1, by which findable pages are behind ``r``'s computed tokens while its newest token is in flight.
 
-    That holds if a decode makes the newest token while the one before it is in flight. It does not hold after the end
-    of a prompt, nor after a step that ``r`` skipped.
+    1 if a decode makes the newest token while the one before it is in flight, so that a page filled by that one is not
+    findable yet. 0 after the end of a prompt, and after a step that ``r`` skipped.
     """
     worker = sim.workers[w]
     request = sim.requests[r]
-    if request.state == la.DECODING and request.joined_step <= worker.launched:
-        return 0 if request.joined_step == worker.launched and request.skipped_step else 1
-    return request.waits
+    if request.status == la.DECODING and request.first_decode_step <= worker.launched_step:
+        return 0 if request.first_decode_step == worker.launched_step and request.was_skipped else 1
+    return request.caching_lag
 
 
 @kernel
-def newest_step(sim, w, r):
-    """Serial of the step that sampled the newest token of ``r``."""
+def newest_sampled_step(sim, w, r):
+    """Number of the step that sampled the newest token of ``r``."""
     worker = sim.workers[w]
     request = sim.requests[r]
-    if request.state == la.DECODING and request.joined_step <= worker.launched:
-        return worker.launched
+    if request.status == la.DECODING and request.first_decode_step <= worker.launched_step:
+        return worker.launched_step
     return request.sampled_step
 
 
@@ -55,24 +55,24 @@ def newest_step(sim, w, r):
 def note_newest_token(sim, w, r):
     """Record when ``r`` made its newest token, before it skips a step or loses its KV."""
     worker = sim.workers[w]
-    if newest_step(sim, w, r) == worker.launched:
+    if newest_sampled_step(sim, w, r) == worker.launched_step:
         sim.requests[r].last_token_s = worker.newest_end_s
 
 
 @kernel
-def rejoin_in_vain(sim, w, r):
+def skip_again(sim, w, r):
     """Note that ``r``, which skipped a step, will not take part in the next one either."""
     worker = sim.workers[w]
     request = sim.requests[r]
-    if request.state == la.DECODING and request.skipped_step and request.joined_step > worker.launched:
-        worker.skipped_step -= 1
+    if request.status == la.DECODING and request.was_skipped and request.first_decode_step > worker.launched_step:
+        worker.skipped_decodes -= 1
 
 
 @kernel
-def in_flight(sim, w, r):
-    """1 if the newest token of ``r`` is in flight while a batch is formed, else 0."""
+def output_placeholders(sim, w, r):
+    """``num_output_placeholders``: 1 if the newest token of ``r`` is in flight while a batch is formed, else 0."""
     worker = sim.workers[w]
-    return 1 if newest_step(sim, w, r) > worker.launched - worker.outstanding else 0
+    return 1 if newest_sampled_step(sim, w, r) > worker.launched_step - worker.outstanding else 0
 
 
 @kernel
@@ -80,9 +80,9 @@ def findable_tokens(sim, w, r):
     """Computed tokens of ``r`` whose full pages were findable before the pass: known when they were scheduled."""
     request = sim.requests[r]
     computed = request.computed
-    if request.state == la.DECODING:
+    if request.status == la.DECODING:
         computed = sim.trace.input_tokens[r] + sampled(sim, w, r) - 1
-    return computed - newest_waits(sim, w, r) * in_flight(sim, w, r)
+    return computed - caching_lag(sim, w, r) * output_placeholders(sim, w, r)
 
 
 @kernel
@@ -115,7 +115,7 @@ def publish(sim, w, r, computed):
     trace_node = lists.path_end(sim, r)
     if sim.config.shared_outputs:
         _publish_others(sim, w, r, trace_node)
-    if sim.requests[r].state == la.PROMPT or sim.requests[r].state == la.ADMITTED:
+    if sim.requests[r].status == la.PROMPT or sim.requests[r].status == la.ADMITTED:
         trace_node = lists.path_at(sim, w, r, end)
     publish_pages(sim, w, r, trace_node, end)
 
@@ -126,23 +126,23 @@ def decodes(sim, w, r):
     request = sim.requests[r]
     if request.worker != w or request.outcome != la.IN_FLIGHT:
         return False
-    return request.state == la.DECODING or request.state == la.DRAINING or request.state == la.SKIPPED
+    return request.status == la.DECODING or request.status == la.DRAINING or request.status == la.SKIPPED
 
 
 @kernel
 def findable_after_turn(sim, w, r):
     """Findable tokens of ``r``, which generates its output, once the pass has served it."""
     request = sim.requests[r]
-    decodes_on = request.state == la.DRAINING and request.mark == sim.workers[w].launched + 1
-    if request.state == la.DECODING or decodes_on:
-        return sim.trace.input_tokens[r] + sampled(sim, w, r) - in_flight(sim, w, r)
+    decodes_on = request.status == la.DRAINING and request.scheduled_step == sim.workers[w].launched_step + 1
+    if request.status == la.DECODING or decodes_on:
+        return sim.trace.input_tokens[r] + sampled(sim, w, r) - output_placeholders(sim, w, r)
     return findable_tokens(sim, w, r)
 
 
 @kernel
 def _findable_by_turn(sim, w, q, r):
     """Findable tokens of the decoding request ``q`` when the pass, in running order, comes to ``r``."""
-    if sim.requests[r].state != la.DRAINING and sim.requests[q].order < sim.requests[r].order:
+    if sim.requests[r].status != la.DRAINING and sim.requests[q].order < sim.requests[r].order:
         return findable_after_turn(sim, w, q)
     return findable_tokens(sim, w, q)
 
@@ -222,7 +222,7 @@ def steps_to_shared_page(sim, w, r):
             q = sim.owner[k]
             k = sim.next_owner[k]
             if q != r and decodes(sim, w, q):
-                findable = sim.trace.input_tokens[q] + sampled(sim, w, q) - in_flight(sim, w, q)
+                findable = sim.trace.input_tokens[q] + sampled(sim, w, q) - output_placeholders(sim, w, q)
                 steps = min(steps, page - findable % page)
         s = sim.trace.parent[s]
     return steps
@@ -261,8 +261,9 @@ def defers(sim, w, r):
         return False
     request = sim.requests[r]
     # One that is in the batch being formed may have been in the newest step too.
-    mark = request.mark_before if request.mark > worker.launched else request.mark
-    return mark == worker.launched or newest_step(sim, w, r) == worker.launched
+    in_forming = request.scheduled_step > worker.launched_step
+    in_step = request.scheduled_step_before if in_forming else request.scheduled_step
+    return in_step == worker.launched_step or newest_sampled_step(sim, w, r) == worker.launched_step
 
 
 @kernel
@@ -300,7 +301,7 @@ def leave_batch(sim, w, r):
     """Take the chunk of ``r`` out of the batch being formed."""
     worker = sim.workers[w]
     request = sim.requests[r]
-    if request.part == la.LATE_DECODE:
+    if request.chunk_kind == la.LISTED_DECODE:
         worker.decode_tokens -= request.chunk
     else:
         worker.prefill_tokens -= request.chunk
@@ -320,29 +321,29 @@ def stop(sim, w, r):
         engine_calls.call_engine(sim.config.objects, sim, al.LET_GO, w, r, 0.0)
     worker = sim.workers[w]
     request = sim.requests[r]
-    scheduled = request.mark == worker.launched + 1
+    scheduled = request.scheduled_step == worker.launched_step + 1
     findable = findable_tokens(sim, w, r)
-    newest = newest_step(sim, w, r)
-    waits = newest_waits(sim, w, r)
+    newest = newest_sampled_step(sim, w, r)
+    lag = caching_lag(sim, w, r)
     note_newest_token(sim, w, r)
-    rejoin_in_vain(sim, w, r)
-    if request.state == la.DECODING:
+    skip_again(sim, w, r)
+    if request.status == la.DECODING:
         lists.leave_decode(sim, w, r)
         request.sampled_step = newest
-        request.waits = waits
-        request.part = la.DECODED
+        request.caching_lag = lag
+        request.chunk_kind = la.DECODED
         allocated = request.computed
         if scheduled:
             allocated += 1
-            flight = 1 if newest > worker.launched - worker.outstanding else 0
-            findable = allocated - flight
+            placeholders = 1 if newest > worker.launched_step - worker.outstanding else 0
+            findable = allocated - placeholders
     else:
         allocated = request.computed
-        if request.state == la.PROMPT:
+        if request.status == la.PROMPT:
             ordered.remove_prompt(sim, w, r)
         if scheduled:
             allocated += request.chunk
-            findable = final_tokens(sim, r) if request.state == la.DRAINING else allocated
+            findable = final_tokens(sim, r) if request.status == la.DRAINING else allocated
             leave_batch(sim, w, r)
     return allocated, findable
 
@@ -353,19 +354,19 @@ def wait_again(sim, w, r):
     worker = sim.workers[w]
     request = sim.requests[r]
     lists.stop_running(sim, w, r)
-    if request.state == la.DRAINING:
+    if request.status == la.DRAINING:
         worker.draining -= 1
-        request.state = la.DRAINED
+        request.status = la.DRAINED
     else:
-        request.state = la.WAITING
+        request.status = la.WAITING
     request.computed = 0
-    request.mark = -1
+    request.scheduled_step = -1
     request.prev_aside = worker.lost_head
     worker.lost_head = r
     request.preemptions += 1
     worker.preemptions += 1
-    worker.futile += 1
-    if worker.futile > la.FUTILE_PREEMPTIONS * sim.config.max_running:
+    worker.futile_preemptions += 1
+    if worker.futile_preemptions > la.FUTILE_PREEMPTIONS * sim.config.max_running:
         sim.counters[la.FAULT] = la.STUCK
     log.lost(sim, r)
     if sim.config.counts_service:

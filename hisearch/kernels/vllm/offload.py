@@ -8,8 +8,7 @@ results are taken in (see ``layout.tiers.NOTES``), or at once if no step runs.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import host_blocks, host_use
-from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import host_blocks, host_runs, host_use
 from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tiers as tl
@@ -63,7 +62,7 @@ def find(sim, w, r, trace_node, known, on_device):
 def load(sim, w, r, trace_node, on_device, tokens):
     """Begin to load the ``tokens`` of ``r`` behind those ``on_device``; its pages have been taken."""
     transfers.queue_load(sim, w, r, on_device, tokens)
-    if runs.enough(sim, 4):
+    if host_runs.enough(sim, 4):
         offloaded = sim.offloaded[r]
         host_blocks.use(sim, transfers.store_of(sim, w), trace_node, offloaded.load_block, offloaded.dealt_with, 1)
 
@@ -198,7 +197,7 @@ def look(sim, w, now, row):
 def _end_load(sim, w, r):
     offloaded = sim.offloaded[r]
     trace_node = lists.path_end(sim, r)
-    if runs.enough(sim, 4):
+    if host_runs.enough(sim, 4):
         host_blocks.use(sim, transfers.store_of(sim, w), trace_node, offloaded.load_block, offloaded.dealt_with, -1)
     offloaded.loading = tl.NOTED
 

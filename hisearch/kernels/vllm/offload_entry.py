@@ -7,8 +7,7 @@ before the waiting queue. Rules and sources: ``tests.reference.vllm_offload``.
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.cache import block_table, queue
-from hisearch.kernels.cache import host_runs as runs
+from hisearch.kernels.cache import block_table, host_runs, queue
 from hisearch.kernels.engine import device
 from hisearch.kernels.engine.cost import fast_forward
 from hisearch.kernels.engine.engine_calls import Op
@@ -84,17 +83,17 @@ def _admit(sim, w, now, budget):
 def _tokens_after_step(sim, w, r):
     """Known tokens of the scheduled request ``r`` that the step being formed will have computed."""
     request = sim.requests[r]
-    if request.state == la.DRAINING:
+    if request.status == la.DRAINING:
         return memory.final_tokens(sim, r)
-    if request.state == la.DECODING:
-        return sim.trace.input_tokens[r] + memory.sampled(sim, w, r) - memory.in_flight(sim, w, r)
+    if request.status == la.DECODING:
+        return sim.trace.input_tokens[r] + memory.sampled(sim, w, r) - memory.output_placeholders(sim, w, r)
     return request.computed + request.chunk
 
 
 @kernel
 def _is_scheduled(sim, w, r):
     request = sim.requests[r]
-    return request.state == la.DECODING or request.mark == sim.workers[w].launched + 1
+    return request.status == la.DECODING or request.scheduled_step == sim.workers[w].launched_step + 1
 
 
 @kernel
@@ -232,14 +231,14 @@ def form(sim, w, now):
     _store(sim, w)
     offload.flush(sim, w)
     if worker.batch_size == 0 and worker.decoding == 0:
-        vllm.skip_decode(sim, w)
+        vllm.resume_skipped(sim, w)
         if worker.outstanding == 0:
             _go_idle(sim, w, ready_s, preempted)
         else:
             device.await_next(sim, w, now, False)
         return
     step.note_peak(sim, w)
-    offload.look(sim, w, ready_s, 2 * w + ((worker.launched + 1) & 1))
+    offload.look(sim, w, ready_s, 2 * w + ((worker.launched_step + 1) & 1))
     if sim.config.scheduler_kind == la.LOCKSTEP:
         vllm.hold_back(sim, w)
         return
@@ -255,7 +254,7 @@ def form(sim, w, now):
 def complete(sim, w, now):
     """Take in results at ``now``: ended requests, then the transfers polled at their step's launch."""
     worker = sim.workers[w]
-    row = 2 * w + ((worker.launched - worker.outstanding + 1) & 1)
+    row = 2 * w + ((worker.launched_step - worker.outstanding + 1) & 1)
     fast_forwarding = worker.phase == la.FAST_FORWARDING
     if fast_forwarding:
         _catch_up(sim, w)
@@ -264,7 +263,7 @@ def complete(sim, w, now):
         request = sim.requests[r]
         after = request.next_aside
         keeps = offload.finish(sim, w, r)
-        if request.state == la.DRAINED:
+        if request.status == la.DRAINED:
             lists.stop_waiting(sim, w, r)
         else:
             if keeps:
@@ -300,7 +299,7 @@ def _reset(sim, w):
     transfers.reset(sim, w, offload.ROWS)
     if w == 0:
         sim.counters[la.FREE_TRANSFER] = -1
-        runs.reset(sim)
+        host_runs.reset(sim)
         for v in range(sim.block_tables.shape[0]):
             block_table.reset(sim, v)
 

@@ -83,42 +83,42 @@ def put_chunk(sim, w, r, tokens):
     worker = sim.workers[w]
     request = sim.requests[r]
     request.chunk = tokens
-    request.mark_before = request.mark
-    request.mark = worker.launched + 1
+    request.scheduled_step_before = request.scheduled_step
+    request.scheduled_step = worker.launched_step + 1
     complete = tokens == missing_tokens(sim, r)
     sim.batch[w, worker.batch_size] = r
     worker.batch_size += 1
     if complete and tokens == 1 and request.generated > 0:
-        request.part = la.LATE_DECODE
+        request.chunk_kind = la.LISTED_DECODE
         worker.decode_tokens += 1
     else:
-        request.part = la.PROMPT_ENDS if complete else la.PROMPT_GOES_ON
+        request.chunk_kind = la.PROMPT_ENDS if complete else la.PROMPT_GOES_ON
         worker.prefill_tokens += tokens
 
 
 @kernel
-def goes_on(sim, w, r):
+def decodes_in_vain(sim, w, r):
     """Whether ``r``, whose last token is in flight, decodes once more: only its results tell that it has ended."""
     if sim.ends_by_limit[r]:
         return False
-    return memory.newest_step(sim, w, r) == sim.workers[w].launched
+    return memory.newest_sampled_step(sim, w, r) == sim.workers[w].launched_step
 
 
 @kernel
-def _schedule_extra(sim, w, r, pages):
+def _schedule_decode_in_vain(sim, w, r, pages):
     """Let ``r``, whose last token is in flight, decode once more in vain; takes ``pages`` pages, which are free."""
     queue.take(sim, sim.workers[w].cache_id, pages)
-    put_extra(sim, w, r)
+    put_decode_in_vain(sim, w, r)
 
 
 @kernel
-def put_extra(sim, w, r):
+def put_decode_in_vain(sim, w, r):
     """Put the extra decode of ``r`` into the batch."""
     worker = sim.workers[w]
     request = sim.requests[r]
     request.chunk = 1
-    request.mark = worker.launched + 1
-    request.part = la.LATE_DECODE
+    request.scheduled_step = worker.launched_step + 1
+    request.chunk_kind = la.LISTED_DECODE
     worker.decode_tokens += 1
     sim.batch[w, worker.batch_size] = r
     worker.batch_size += 1
@@ -132,7 +132,7 @@ def _everything_fits(sim, w):
     pages = lists.pages_needed(sim, w, 0) if worker.decoding > 0 else 0
     r = worker.endings_new
     while r >= 0:
-        if goes_on(sim, w, r):
+        if decodes_in_vain(sim, w, r):
             budget -= 1
             pages += _pages_for(sim, r, 1)
         r = sim.requests[r].next_aside
@@ -159,8 +159,8 @@ def _serve_all(sim, w):
         queue.take(sim, sim.workers[w].cache_id, lists.pages_needed(sim, w, 0))
     r = worker.endings_new
     while r >= 0:
-        if goes_on(sim, w, r):
-            _schedule_extra(sim, w, r, _pages_for(sim, r, 1))
+        if decodes_in_vain(sim, w, r):
+            _schedule_decode_in_vain(sim, w, r, _pages_for(sim, r, 1))
             budget -= 1
         r = sim.requests[r].next_aside
     r = worker.prompts_head
@@ -176,9 +176,9 @@ def _serve_all(sim, w):
 def running_share(sim, w, r, budget):
     """(Computed tokens, tokens that the step computes) of the running ``r``; 0: it awaits its end."""
     request = sim.requests[r]
-    if request.state == la.DRAINING:
-        return request.computed, 1 if goes_on(sim, w, r) else 0
-    if request.state == la.DECODING:
+    if request.status == la.DRAINING:
+        return request.computed, 1 if decodes_in_vain(sim, w, r) else 0
+    if request.status == la.DECODING:
         return sim.trace.input_tokens[r] + lists.generated_tokens(sim, w, r) - 1, 1
     return request.computed, min(cut(sim, w, missing_tokens(sim, r)), budget)
 
@@ -192,10 +192,10 @@ def _missing_pages(sim, w, r, computed, tokens):
 def _schedule_running(sim, w, r, computed, tokens, pages):
     """Put ``tokens`` of the running ``r`` into the step and take ``pages`` pages, which are free."""
     request = sim.requests[r]
-    if request.state == la.DRAINING:
-        _schedule_extra(sim, w, r, pages)
-    elif request.state == la.DECODING:
-        request.mark = sim.workers[w].launched + 1
+    if request.status == la.DRAINING:
+        _schedule_decode_in_vain(sim, w, r, pages)
+    elif request.status == la.DECODING:
+        request.scheduled_step = sim.workers[w].launched_step + 1
         queue.take(sim, sim.workers[w].cache_id, pages)
     else:
         _schedule_chunk(sim, w, r, tokens, pages)
@@ -205,22 +205,22 @@ _serve_in_order = served_in_order(running_share, _missing_pages, memory.preempt,
 
 
 @kernel
-def leave_out_decodes(sim, w):
+def skip_unreached_decodes(sim, w):
     """Skip the decodes that the pass did not reach."""
     worker = sim.workers[w]
-    serial = worker.launched + 1
+    forming_step = worker.launched_step + 1
     last = -1
     r = worker.running_head
     while r >= 0:
         request = sim.requests[r]
-        if request.state == la.DECODING and request.mark != serial:
-            memory.rejoin_in_vain(sim, w, r)
-            if request.joined_step <= worker.launched:
+        if request.status == la.DECODING and request.scheduled_step != forming_step:
+            memory.skip_again(sim, w, r)
+            if request.first_decode_step <= worker.launched_step:
                 memory.note_newest_token(sim, w, r)
-                request.waits = memory.newest_waits(sim, w, r)
-                request.sampled_step = worker.launched
+                request.caching_lag = memory.caching_lag(sim, w, r)
+                request.sampled_step = worker.launched_step
             lists.leave_decode(sim, w, r)
-            request.state = la.SKIPPED
+            request.status = la.SKIPPED
             request.next_aside = -1
             if last >= 0:
                 sim.requests[last].next_aside = r
@@ -236,7 +236,7 @@ def serve_running(sim, w):
     if _everything_fits(sim, w):
         return _serve_all(sim, w), False
     budget, preempted = _serve_in_order(sim, w)
-    leave_out_decodes(sim, w)
+    skip_unreached_decodes(sim, w)
     return budget, preempted
 
 
@@ -297,7 +297,7 @@ def run(sim, w, r, share, held):
     """Run ``r``, which is in no list, with ``share`` tokens; it holds ``held`` pages."""
     lists.run_last(sim, w, r)
     lists.number(sim, w, r)
-    sim.requests[r].state = la.ADMITTED
+    sim.requests[r].status = la.ADMITTED
     _schedule_chunk(sim, w, r, share, lists.pages(sim, sim.requests[r].computed + share) - held)
 
 
@@ -332,7 +332,7 @@ def fast_forward_limit(sim, w, preempted):
             return 1
     if preempted or worker.draining > 0 or worker.outstanding != sim.config.overlap or sim.config.schedulers > 1:
         return 1
-    if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.skipped_head >= 0 or worker.skipped_step > 0:
+    if worker.batch_size > 0 or worker.prompts_head >= 0 or worker.skipped_head >= 0 or worker.skipped_decodes > 0:
         return 1
     limit = sim.requests[sim.finish_heap[w, 0]].finish_clock - worker.clock
     if sim.config.shared_outputs and worker.waiting > 0 and worker.running < sim.config.max_running:
@@ -366,8 +366,8 @@ def pass_prompts_on(sim, w, now):
         ordered.remove_prompt(sim, w, r)
         lists.stop_running(sim, w, r)
         request.worker = scheduler
-        # Serials count one micro-batch's steps.
-        request.mark = -1
+        # Steps are numbered within a micro-batch.
+        request.scheduled_step = -1
         request.sampled_step = -1
         lists.number(sim, scheduler, r)
         lists.run_last(sim, scheduler, r)

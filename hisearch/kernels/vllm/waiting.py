@@ -105,11 +105,11 @@ def _price_grammars(sim, w):
     masked = 0
     for k in range(worker.batch_size):
         r = sim.batch[w, k]
-        if sim.requests[r].part != la.PROMPT_GOES_ON and not grammar.is_free_text(sim, r):
+        if sim.requests[r].chunk_kind != la.PROMPT_GOES_ON and not grammar.is_free_text(sim, r):
             masked += 1
     r = worker.running_head if worker.decoding > 0 else -1
     while r >= 0:
-        if sim.requests[r].state == la.DECODING and not grammar.is_free_text(sim, r):
+        if sim.requests[r].status == la.DECODING and not grammar.is_free_text(sim, r):
             masked += 1
         r = sim.requests[r].next
     grammar.price(sim, w, masked, sim.grammars.states[w].looks)

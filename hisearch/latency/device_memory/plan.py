@@ -22,8 +22,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from hisearch.latency.device_memory.compressed_pools import compressed_memory, divide_compressed
+from hisearch.latency.device_memory.compressed_pools import CompressedMemory, compressed_memory, divide_compressed
 from hisearch.latency.device_memory.constants import COLLECTIVE_BYTES, CUDA_GRAPH_BYTES, GIB, RUNTIME_BYTES, constant
 from hisearch.latency.device_memory.draft_head import head_weight_bytes_per_rank
 from hisearch.latency.device_memory.kv_groups import KvGroups
@@ -150,66 +151,119 @@ def plan_memory(
     """
     dtype = weight_dtype if weight_dtype is not None else model.weight_dtype
     split = parallelism_of(tensor_parallel, parallelism)
+    weights = _weights_bytes(model, split, dtype, engine, elsewhere)
+    what = f"{model.huggingface_id} ({dtype}, {split}) on {accelerator_name}"
+    eager = engine.enforce_eager if eager is None else eager
+    version = engine.version if engine_version is None else engine_version
+    activation, runtime, budget = _budget(what, model, split, accelerator, engine, weights, version, eager=eager)
+    kv = _kv_layout(model, split, kv_dtype, engine, kv_groups, budget - weights)
+    spare = budget - weights - kv.set_aside
+    if elsewhere.kv_space_bytes is not None:
+        # The accelerator holds no KV, but must fit the rest.
+        spare = elsewhere.kv_space_bytes - kv.set_aside if spare + kv.set_aside >= 0 else spare
+    page = engine.page_size if kv_groups is None else kv_groups.engine(engine).page_size
+    page *= split.decode_context
+    window, state_pools = kv.set_aside, None
+    if divides_states(engine, model):
+        state_pools = _state_pools(what, spare, state_bytes_per_sequence_per_rank(model, split), engine)
+        window, spare = state_pools.taken_bytes, spare - state_pools.taken_bytes
+    if spare < kv.per_token * page:
+        short = kv.per_token * page - spare
+        raise _short_of_kv(what, short, weights, budget, usable_bytes(accelerator), engine)
+    pools = None
+    capacity = int(spare // (kv.per_token * page)) * page
+    if keeps_window_pool(engine.name, model):
+        pools = _window_pools(what, spare, kv, model, engine)
+        capacity, window = pools.full, window + pools.windowed * kv.window_per_token
+    return MemoryPlan(weights, activation, runtime, window, kv.per_token, capacity, kv_groups, pools, state_pools, page)
+
+
+def _weights_bytes(
+    model: ModelSpec, split: Parallelism, dtype: DType, engine: EngineSpec, elsewhere: Elsewhere
+) -> float:
+    """Of the decoder with redundant experts, a tower and a head that drafts, and the cosines of all positions."""
     redundant = redundant_expert_bytes_per_rank(model, split, dtype, engine.experts.redundant)
     weights = weight_bytes_per_rank(model, split, dtype) + redundant - elsewhere.weights_bytes
     weights += rotary_bytes(model) + tower_bytes(model, split)
     weights += head_weight_bytes_per_rank(model, split, dtype, engine.speculation)
-    what = f"{model.huggingface_id} ({dtype}, {split}) on {accelerator_name}"
+    return weights
+
+
+def _budget(
+    what: str,
+    model: ModelSpec,
+    split: Parallelism,
+    accelerator: AcceleratorSpec,
+    engine: EngineSpec,
+    weights: float,
+    version: str,
+    *,
+    eager: bool,
+) -> tuple[float, float, float]:
+    """Bytes of activations and of the runtime, and what is left for weights and KV.
+
+    Raises:
+        DoesNotFit: SGLang's activations do not fit next to the static share.
+    """
     usable = usable_bytes(accelerator)
-    eager = engine.enforce_eager if eager is None else eager
-    if engine.name == "vllm":
-        release = release_of(engine.version if engine_version is None else engine_version)
-        graphs = not eager and graph_mode(engine) != "none"
-        # Every rank that shares prompts profiles as many tokens as a whole step has.
-        activation = peak_bytes(model, split.as_groups, engine, release, eager=eager)
-        runtime = outside_torch_bytes(model, split, accelerator, engine, release, graphs=graphs)
-        budget = usable * engine.memory_fraction - runtime - activation
-    else:
-        activation, runtime, budget = _static_share(what, model, split, engine, usable, weights, eager=eager)
+    if engine.name != "vllm":
+        return _static_share(what, model, split, engine, usable, weights, eager=eager)
+    release = release_of(version)
+    graphs = not eager and graph_mode(engine) != "none"
+    # Every rank that shares prompts profiles as many tokens as a whole step has.
+    activation = peak_bytes(model, split.as_groups, engine, release, eager=eager)
+    runtime = outside_torch_bytes(model, split, accelerator, engine, release, graphs=graphs)
+    return activation, runtime, usable * engine.memory_fraction - runtime - activation
+
+
+class _KvLayout(NamedTuple):
+    """Bytes a token of a pool, and of its layers with windows where they have one; and what is set aside of memory."""
+
+    per_token: float
+    window_per_token: float
+    set_aside: float
+    compressed: CompressedMemory | None
+
+
+def _kv_layout(
+    model: ModelSpec,
+    split: Parallelism,
+    kv_dtype: DType,
+    engine: EngineSpec,
+    kv_groups: KvGroups | None,
+    space_bytes: float,
+) -> _KvLayout:
+    """How KV lies in ``space_bytes``, see ``plan_memory``; states without a pool of their own are set aside."""
     per_token = kv_bytes_per_token_per_rank(model, split, kv_dtype)
     states = 1
     if engine.speculation is not None:
         per_token += engine.speculation.head_layers * layer_kv_bytes_per_token(model, shard(model, split), kv_dtype)
         states += engine.speculation.draft_tokens
-    window = _window_bytes(model, split, kv_dtype, engine)
-    has_window_pool = keeps_window_pool(engine.name, model)
+    set_aside = _window_bytes(model, split, kv_dtype, engine)
     window_per_token = window_kv_bytes_per_token_per_rank(model, split, kv_dtype)
-    compressed = compressed_memory(model, split.pipeline, kv_dtype, engine, budget - weights)
+    compressed = compressed_memory(model, split.pipeline, kv_dtype, engine, space_bytes)
     if compressed is not None:
-        per_token, window_per_token, window = compressed
+        per_token, window_per_token, set_aside = compressed
     elif kv_groups is not None:
         of_layer = kv_groups.block_bytes or layer_kv_bytes_per_token(model, shard(model, split), kv_dtype)
-        per_token, window = kv_groups.layers * of_layer, 0.0
-    elif has_window_pool:
-        window = 0.0
+        per_token, set_aside = kv_groups.layers * of_layer, 0.0
+    elif keeps_window_pool(engine.name, model):
+        set_aside = 0.0
     elif engine.name == "sglang" or (engine.name == "vllm" and model.windows_are_chunks):
-        per_token, window = per_token + window_per_token, 0.0
-    state_bytes = state_bytes_per_sequence_per_rank(model, split)
-    divided = divides_states(engine, model)
-    if not divided and (kv_groups is None or not kv_groups.states):
-        window += engine.max_running_requests * states * state_bytes
-    spare = budget - weights - window
-    if elsewhere.kv_space_bytes is not None:
-        # The accelerator holds no KV, but must fit the rest.
-        spare = elsewhere.kv_space_bytes - window if spare + window >= 0 else spare
-    page = engine.page_size if kv_groups is None else kv_groups.engine(engine).page_size
-    page *= split.decode_context
-    state_pools = None
-    if divided:
-        state_pools = _state_pools(what, spare, state_bytes, engine)
-        window, spare = state_pools.taken_bytes, spare - state_pools.taken_bytes
-    if spare < per_token * page:
-        raise _short_of_kv(what, per_token * page - spare, weights, budget, usable, engine)
-    pools = None
-    capacity = int(spare // (per_token * page)) * page
-    if has_window_pool:
-        if compressed is not None and model.compressed_attention is not None:
-            pools = divide_compressed(spare, compressed, engine, model.compressed_attention)
-        else:
-            pools = divide(spare, per_token, window_per_token, engine, seen_tokens(model))
-        _check_window_pools(what, spare, pools, per_token, window_per_token, engine)
-        capacity, window = pools.full, window + pools.windowed * window_per_token
-    return MemoryPlan(weights, activation, runtime, window, per_token, capacity, kv_groups, pools, state_pools, page)
+        per_token, set_aside = per_token + window_per_token, 0.0
+    if not divides_states(engine, model) and (kv_groups is None or not kv_groups.states):
+        set_aside += engine.max_running_requests * states * state_bytes_per_sequence_per_rank(model, split)
+    return _KvLayout(per_token, window_per_token, set_aside, compressed)
+
+
+def _window_pools(what: str, spare: float, kv: _KvLayout, model: ModelSpec, engine: EngineSpec) -> WindowPools:
+    """SGLang's pools of ``spare`` bytes; else DoesNotFit."""
+    if kv.compressed is not None and model.compressed_attention is not None:
+        pools = divide_compressed(spare, kv.compressed, engine, model.compressed_attention)
+    else:
+        pools = divide(spare, kv.per_token, kv.window_per_token, engine, seen_tokens(model))
+    _check_window_pools(what, spare, pools, kv.per_token, kv.window_per_token, engine)
+    return pools
 
 
 def _static_share(

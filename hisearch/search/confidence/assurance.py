@@ -41,7 +41,7 @@ _LIMITS = {"simulations": "deployments", "seconds": "budget", "usd": "budget"}
 
 
 @dataclass(frozen=True)
-class Assured:
+class WalkResult:
     """Result of a walk.
 
     trial: the first that is likely enough, or None. looked_at: deployments simulated under draws. simulations: under
@@ -124,9 +124,9 @@ class Likelihood:
             by_workers.setdefault(hardware(trial.deployment), trial)
         return list(by_workers.values())[:most]
 
-    def assured(self, trial: Trial | None, ended: str = "") -> Assured:
+    def result(self, trial: Trial | None, ended: str = "") -> WalkResult:
         """The result of the walk."""
-        return Assured(trial, self.looked_at, self.simulations, ended)
+        return WalkResult(trial, self.looked_at, self.simulations, ended)
 
     @property
     def limit(self) -> str:
@@ -148,15 +148,15 @@ def few_of(hardest: Sequence[int], at_least: float, allowed: int) -> list[int]:
     return [hardest[allowed + (place + 1) * others // spread] for place in range(count)]
 
 
-def first_of(order: Iterable[Trial], likelihood: Likelihood) -> Assured:
+def first_likely(order: Iterable[Trial], likelihood: Likelihood) -> WalkResult:
     """The first trial that is likely enough."""
     for trial in order:
         likely = likelihood.enough(trial)
         if likely is None:
-            return likelihood.assured(None, likelihood.limit)
+            return likelihood.result(None, likelihood.limit)
         if likely:
-            return likelihood.assured(trial)
-    return likelihood.assured(None)
+            return likelihood.result(trial)
+    return likelihood.result(None)
 
 
 @dataclass(order=True)
@@ -183,7 +183,7 @@ class Walk:
         self._problem, self._runner, self._likelihood, self._within = problem, runner, likelihood, within
         self._queue: list[_Next] = []
 
-    def run(self) -> Assured:
+    def run(self) -> WalkResult:
         """Walk until a deployment is likely enough."""
         self._fill()
         while self._queue:
@@ -193,14 +193,14 @@ class Walk:
                 continue
             likely = self._likelihood.enough(trial)
             if likely is None:
-                return self._likelihood.assured(None, self._likelihood.limit)
+                return self._likelihood.result(None, self._likelihood.limit)
             if self._runner.stopped == "interrupted":
-                return self._likelihood.assured(None, self._runner.stopped)
+                return self._likelihood.result(None, self._runner.stopped)
             if likely:
-                return self._likelihood.assured(trial)
+                return self._likelihood.result(trial)
             if step.base is not None:
                 self._grow(step.base, trial, step.replicas + 1)
-        return self._likelihood.assured(None, _LIMITS.get(self._runner.stopped, self._runner.stopped))
+        return self._likelihood.result(None, _LIMITS.get(self._runner.stopped, self._runner.stopped))
 
     def _fill(self) -> None:
         """Every feasible trial, and one more replica of the best of every kind."""

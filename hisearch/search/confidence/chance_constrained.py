@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hisearch.search.confidence.assessment import Assessment, Assessor
-from hisearch.search.confidence.assurance import Likelihood, first_of
+from hisearch.search.confidence.assurance import Likelihood, first_likely
 from hisearch.search.model.trial import Trial, price_of
 from hisearch.search.select.recommend import EQUAL_MARGIN
 from hisearch.specs.wording import SURE
@@ -45,7 +45,7 @@ def find_chance_constrained(
     if assessed.all_terms >= SURE or not limit or assessed.draws < len(assessor.uncertainty):
         return None
     likelihood = Likelihood(assessor, SURE, limit, best)
-    assured = first_of(_widening(best, trials), likelihood)
+    assured = first_likely(_widening(best, trials), likelihood)
     assessment = None
     if assured.trial is not None:
         assessment = assessor.assess([assured.trial], [assessed.draws], level)[0]

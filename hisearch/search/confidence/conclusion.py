@@ -6,7 +6,7 @@ purpose. All results are the same for any number of workers (law L6); they are k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,15 +15,15 @@ from typing import TypeVar
 from hisearch.score.capacity import Capacity
 from hisearch.search.confidence.answer import Candidate, Conclusion, Priced, Question
 from hisearch.search.confidence.assessment import Assessment, Assessor, cheapest_shares
-from hisearch.search.confidence.assurance import GROWN, Assured, Likelihood, Walk, first_of
+from hisearch.search.confidence.assurance import Likelihood
 from hisearch.search.confidence.baseline import SIMULATIONS as BASELINE_SIMULATIONS
 from hisearch.search.confidence.baseline import find_baseline
 from hisearch.search.confidence.chance_constrained import ChanceConstrained, find_chance_constrained
 from hisearch.search.confidence.changes import LOADS, Changes, Faster, StepChange
+from hisearch.search.confidence.choice import Choice, Chooser
 from hisearch.search.confidence.fresh_knowledge import SIMULATIONS as FRESH_SIMULATIONS
 from hisearch.search.confidence.fresh_knowledge import find_fresh_knowledge
 from hisearch.search.confidence.likely_alternatives import (
-    draws_over_window,
     keeps_formats,
     likeliest_for_less,
     likely_with_own_formats,
@@ -33,9 +33,8 @@ from hisearch.search.confidence.misses import MOST_DRAWS, Misses, find_misses
 from hisearch.search.confidence.step_sensitivity import MAX_ALTERNATIVES, SCALED, SIMULATIONS
 from hisearch.search.driver import SearchOutcome
 from hisearch.search.evaluate.runner import TrialRunner
-from hisearch.search.model.deployments import describe
 from hisearch.search.model.problem import Problem
-from hisearch.search.model.trial import Recommendation, Trial, price_of
+from hisearch.search.model.trial import Recommendation, Trial
 from hisearch.search.select.headroom import headroom
 from hisearch.search.select.pareto import front
 from hisearch.search.select.price_sensitivity import PriceBreakEven
@@ -45,28 +44,16 @@ from hisearch.search.select.rules import (
     TABLE_CANDIDATES,
     against_baseline,
     headroom_candidates,
-    preference,
-    recommend_by,
     table_limit_usd,
     table_rules,
 )
 from hisearch.search.select.setting_sensitivity import single_changes
-from hisearch.specs.studies.study import PRICE, RecommendSpec, RuleName
-from hisearch.specs.wording import format_percent
+from hisearch.specs.studies.study import PRICE, RecommendSpec
 
 _T = TypeVar("_T")
 
 #: Runner-ups to simulate under draws as well.
 CANDIDATES = 4
-
-#: Order of the search for a probability, by rule.
-_ORDERS: Mapping[RuleName, str] = {
-    "cheapest": "their prices",
-    "best_value": "their value on the front",
-    "lowest_latency": "their latencies",
-    "most_headroom": "the loads that they carry",
-    "least_energy": "their energy per generated token",
-}
 
 
 def conclude(
@@ -79,11 +66,11 @@ def conclude(
     """
     if outcome.recommendation is None:
         return outcome, None
-    return _Course(problem, runner, outcome, assessor, question).run()
+    return _Conclusions(problem, runner, outcome, assessor, question).run()
 
 
-class _Course:
-    """Builds one conclusion."""
+class _Conclusions:
+    """Runs the steps of one conclusion; which trial is recommended is ``choice``'s."""
 
     def __init__(
         self, problem: Problem, runner: TrialRunner, outcome: SearchOutcome, assessor: Assessor, question: Question
@@ -95,7 +82,7 @@ class _Course:
         self._left = self._settings.what_if
         self._counts: dict[str, int] = {}
         self._loads: dict[int, Capacity] = {}
-        self._likelihood: Likelihood | None = None
+        self._chooser = Chooser(problem, runner, assessor, question, self._counting)
 
     @property
     def _trials(self) -> Sequence[Trial]:
@@ -106,21 +93,22 @@ class _Course:
         self._assessor.progress.started("5 conclusions", self._most, self._settings.seconds)
         limit_usd = table_limit_usd(self._trials, self._problem.objectives, self._question.recommend)
         self._tried_loads(limit_usd)
+        self._chooser.loads = {number: carried.load for number, carried in self._loads.items()}
         by_rule = self._by_rule(limit_usd)
-        first = self._recommended(self._question.recommend)
-        recommendation, assured, satisfied = self._assured(first)
-        between = self._between(first, recommendation)
-        assessment, candidates = self._assess(recommendation, first.trial, by_rule)
+        choice = self._chooser.choose()
+        recommendation = choice.recommendation
+        between = self._likelier_for_less(choice)
+        assessment, candidates = self._assess(choice, by_rule)
         confirmed = self._confirmed(recommendation)
         baseline = self._counted("baseline", BASELINE_SIMULATIONS, lambda: self._baseline(recommendation.trial))
         if baseline is not None:
             recommendation = _against(recommendation, baseline, self._problem.objectives)
-            by_rule = tuple(_against(choice, baseline, self._problem.objectives) for choice in by_rule)
+            by_rule = tuple(_against(of_rule, baseline, self._problem.objectives) for of_rule in by_rule)
         fresh = self._counted(
             "fresh knowledge", FRESH_SIMULATIONS, lambda: find_fresh_knowledge(self._assessor, recommendation.trial)
         )
         # If the rule is not about price, a cheaper deployment is no alternative.
-        least = recommendation.rule == "cheapest" and recommendation.trial.number == first.trial.number
+        least = recommendation.rule == "cheapest" and choice.is_nominal
         steps, faster = self._step_times(recommendation.trial, least)
         load_headroom = self._headroom(recommendation.trial)
         purchase = None
@@ -129,15 +117,15 @@ class _Course:
             purchase = self._counted("next purchase", MAX_ALTERNATIVES + 1, look)
         chance_constrained = self._chance_constrained(recommendation.trial, assessment)
         misses = self._misses(recommendation.trial, assessment)
-        prices = self._prices(recommendation, likely=satisfied is True)
+        prices = self._prices(recommendation, likely=choice.satisfied is True)
         self._assessor.progress.finished()
         changes = single_changes(self._trials, recommendation.trial)
         conclusion = Conclusion(
-            recommendation, assessment, candidates, self._settings.required, assured, satisfied, confirmed, by_rule,
-            limit_usd, self._question.recommend.usd_per_hour is not None, steps, faster,
+            recommendation, assessment, candidates, self._settings.required, choice.walk, choice.satisfied, confirmed,
+            by_rule, limit_usd, self._question.recommend.usd_per_hour is not None, steps, faster,
             prices, tuple(setting for setting in changes if least or not setting.trial.feasible),
-            load_headroom, purchase, self._nominal(first, recommendation), between,
-            self._own_formats(first, recommendation) if satisfied else None, chance_constrained, fresh, self._counts,
+            load_headroom, purchase, self._nominal(choice), between,
+            self._own_formats(choice) if choice.satisfied else None, chance_constrained, fresh, self._counts,
             lasts=self._assessor.holds_carried_on(recommendation.trial), misses=misses,
         )  # fmt: skip
         return self._concluded(recommendation, load_headroom), conclusion
@@ -193,19 +181,10 @@ class _Course:
         if made := self._assessor.simulations - before:
             self._counts[what] = self._counts.get(what, 0) + made
 
-    def _recommended(self, rule: RecommendSpec, chosen: tuple[Trial, str] | None = None) -> Recommendation:
-        recommendation = recommend_by(self._trials, self._problem.objectives, rule, chosen=chosen, loads=self._carried)
-        assert recommendation is not None  # a feasible trial stays feasible
-        return recommendation
-
-    @property
-    def _carried(self) -> Mapping[int, float]:
-        return {number: load_headroom.load for number, load_headroom in self._loads.items()}
-
     def _by_rule(self, limit_usd: float) -> tuple[Recommendation, ...]:
         """The recommendation of each rule; ``most_headroom`` only if several trials were tried at larger loads."""
         specs = table_rules(self._question.recommend, self._problem.objectives, limit_usd)
-        return tuple(self._recommended(s) for s in specs if s.rule != "most_headroom" or len(self._loads) > 1)
+        return tuple(self._chooser.recommended(s) for s in specs if s.rule != "most_headroom" or len(self._loads) > 1)
 
     def _tried_loads(self, limit_usd: float) -> None:
         """Find the largest loads of the search's choice and of the likeliest other trials."""
@@ -232,88 +211,29 @@ class _Course:
             return self._loads.get(trial.number)
         return self._counted("other loads", LOADS, lambda: self._changes.largest_load(trial))
 
-    def _assured(self, first: Recommendation) -> tuple[Recommendation, Assured | None, bool | None]:
-        """The likely enough recommendation, if a probability is required; the rule's otherwise, or if none is found."""
-        at_least, settings = self._settings.required, self._settings
-        if at_least is None:
-            return self._lasting(first), None, None
-        assessed = self._under_all_draws(first.trial)
-        lasts = self._lasts(first.trial)
-        likely = assessed.draws == settings.draws and assessed.all_terms >= at_least - 1e-9
-        if likely and lasts:
-            return first, None, True
-        if assessed.draws < settings.draws:  # time ran out
-            return first, Assured(None, 0, 0, "seconds"), False
-        if over_window := draws_over_window(self._assessor, first.trial, settings.draws, at_least):
-            return first, Assured(None, 0, 0, over_window=over_window), False
-        self._likelihood = Likelihood(self._assessor, at_least, settings.search, first.trial)
-        with self._counting("search for confidence"):
-            assured = self._first_likely(first, self._likelihood)
-        if assured.trial is None:
-            return first, assured, likely
-        chosen = self._assessor.assess([assured.trial], [settings.draws], settings.level)[0]
-        usd = price_of(assured.trial) - price_of(first.trial)
-        reason = (
-            f"{describe(assured.trial.deployment)} is the first, of {assured.looked_at} looked at in the order of "
-            f"{_ORDERS[first.rule]}, that meets the SLO with a probability of at least {format_percent(at_least)}, "
-            f"which is required: {format_percent(chosen.all_terms)}, at ${price_of(assured.trial):,.2f} per hour. "
-            f"The rule's own choice, {describe(first.trial.deployment)} at ${price_of(first.trial):,.2f} per hour "
-            f"(${abs(usd):,.2f} {'more' if usd < 0 else 'less'}), meets it with {format_percent(assessed.all_terms)}"
-            f"{'' if lasts else ', and misses it where the load is carried on to a steady state'}."
-        )
-        return self._recommended(self._question.recommend, (assured.trial, reason)), assured, True
-
-    def _lasts(self, trial: Trial) -> bool:
-        """Whether nothing shows that a trial misses the SLO in a steady state."""
-        with self._counting("the load carried on"):
-            return self._assessor.holds_carried_on(trial) is not False
-
-    def _lasting(self, first: Recommendation) -> Recommendation:
-        """The first in the rule's order that meets the SLO where its load is carried on; its own if none does."""
-        if self._lasts(first.trial):
-            return first
-        order = preference(self._trials, self._problem.objectives, self._question.recommend, self._carried)
-        trial = next((trial for trial in order if self._lasts(trial)), None)
-        if trial is None:
-            return first
-        reason = (
-            f"{describe(trial.deployment)} is the first in the order of {_ORDERS[first.rule]} that meets the SLO where "
-            f"the load is carried on to a steady state. The rule's own choice, {describe(first.trial.deployment)}, "
-            f"misses it then."
-        )
-        return self._recommended(self._question.recommend, (trial, reason))
-
-    def _nominal(self, first: Recommendation, recommendation: Recommendation) -> Priced | None:
+    def _nominal(self, choice: Choice) -> Priced | None:
         """The rule's own choice, under all draws, if there are any and another trial is recommended."""
-        if first.trial.number == recommendation.trial.number or not self._settings.draws:
+        if choice.is_nominal or not self._settings.draws:
             return None
-        return Priced(first.trial, self._under_all_draws(first.trial))
+        return Priced(choice.nominal.trial, self._under_all_draws(choice.nominal.trial))
 
-    def _between(self, first: Recommendation, recommendation: Recommendation) -> Priced | None:
-        """The likeliest that costs less than the recommendation; None unless it is likelier than the first choice."""
-        if self._likelihood is None or first.trial.number == recommendation.trial.number or self._assessor.out_of_time:
+    def _likelier_for_less(self, choice: Choice) -> Priced | None:
+        """The likeliest that costs less than the recommendation; None unless it is likelier than the nominal one."""
+        if choice.likelihood is None or choice.is_nominal or self._assessor.out_of_time:
             return None
-        of_trials = (self._likelihood, first.trial, recommendation.trial)
-        return likeliest_for_less(*of_trials, self._under_draws, self._settings.draws)
+        of_trials = (choice.likelihood, choice.nominal.trial, choice.recommendation.trial)
+        return likeliest_for_less(*of_trials, self._chooser.under_draws, self._settings.draws)
 
-    def _own_formats(self, first: Recommendation, recommendation: Recommendation) -> Priced | None:
+    def _own_formats(self, choice: Choice) -> Priced | None:
         """The cheapest that keeps the checkpoint's formats and is as likely as required."""
-        required = self._settings.required
+        required, recommendation = self._settings.required, choice.recommendation
         if required is None or recommendation.rule != "cheapest" or keeps_formats(self._problem, recommendation.trial):
             return None
         left = self._settings.search - self._counts.get("search for confidence", 0)
-        likelihood = Likelihood(self._assessor, required, left, first.trial)
+        likelihood = Likelihood(self._assessor, required, left, choice.nominal.trial)
         with self._counting("search for the checkpoint's formats"):
             trial = likely_with_own_formats(self._problem, self._runner, likelihood)
         return None if trial is None else Priced(trial, self._under_all_draws(trial))
-
-    def _first_likely(self, first: Recommendation, likelihood: Likelihood) -> Assured:
-        """The first likely enough trial in the rule's order; for the cheapest, by ascending price."""
-        if first.rule == "cheapest":
-            self._runner.extend(GROWN)
-            return Walk(self._problem, self._runner, likelihood).run()
-        order = preference(self._trials, self._problem.objectives, self._question.recommend, self._carried)
-        return first_of(order, likelihood)
 
     def _confirmed(self, recommendation: Recommendation) -> Assessment | None:
         """The recommendation under fresh draws, if it was chosen by its draws; None otherwise, or without time."""
@@ -325,23 +245,19 @@ class _Course:
             return fresh.assess([recommendation.trial], [settings.fresh_draws], settings.level)[0]
 
     def _under_all_draws(self, trial: Trial) -> Assessment:
-        return self._under_draws(trial, self._settings.draws)
-
-    def _under_draws(self, trial: Trial, draws: int) -> Assessment:
-        """A trial under the first so many draws."""
-        with self._counting("draws"):
-            return self._assessor.assess([trial], [draws], self._settings.level)[0]
+        return self._chooser.under_draws(trial, self._settings.draws)
 
     def _assess(
-        self, recommendation: Recommendation, first: Trial, by_rule: Sequence[Recommendation]
+        self, choice: Choice, by_rule: Sequence[Recommendation]
     ) -> tuple[Assessment | None, tuple[Candidate, ...]]:
         """The recommendation under all draws; it, what other rules choose and its competitors under the first ones."""
         settings, few = self._settings, min(self._settings.candidate_draws, self._settings.draws)
         if not settings.draws:
             return None, ()
-        trials = [recommendation.trial] + [first] * (first.number != recommendation.trial.number)
-        trials += [trial for trial, _ in recommendation.runner_ups if trial.number != first.number][:CANDIDATES]
-        trials += [choice.trial for choice in by_rule]
+        recommendation, nominal = choice.recommendation, choice.nominal.trial
+        trials = [recommendation.trial] + [nominal] * (not choice.is_nominal)
+        trials += [trial for trial, _ in recommendation.runner_ups if trial.number != nominal.number][:CANDIDATES]
+        trials += [of_rule.trial for of_rule in by_rule]
         trials = list({trial.number: trial for trial in trials}.values())
         with self._counting("candidates and the first draws"):
             assessments = (

@@ -81,14 +81,14 @@ def to_dict(conclusion: Conclusion, varied: list[str]) -> dict[str, Any]:
 
 def _search(conclusion: Conclusion) -> dict[str, Any] | None:
     """How the search for the required probability went; None where the first choice has it, or none is required."""
-    assured = conclusion.assured
-    if assured is None:
+    walk = conclusion.walk
+    if walk is None:
         return None
     return {
-        "looked_at": assured.looked_at,
-        "simulations": assured.simulations,
-        "ended": assured.ended,
-        "over_window": assured.over_window,
+        "looked_at": walk.looked_at,
+        "simulations": walk.simulations,
+        "ended": walk.ended,
+        "over_window": walk.over_window,
     }
 
 

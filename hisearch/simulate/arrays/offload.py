@@ -31,20 +31,20 @@ def kv_connector_of(plan: WorkerPlan) -> str:
 
 
 def by_chunk(plan: WorkerPlan) -> bool:
-    """Whether vLLM's offloading goes by today's rules, which no worker of several attention groups has."""
+    """Whether ``offloads_by_chunk`` holds of vLLM's offloading, as of no worker of several attention groups."""
     return kv_connector_of(plan) == "offload" and rules_in_force("vllm", plan.engine.version)["offloads_by_chunk"]
 
 
-def engine_entry(engine: int, kv_connector: str | None, by_today: bool) -> int:
+def engine_entry(engine: int, kv_connector: str | None, by_chunk: bool) -> int:
     """Code of the engine entry for an engine with this KV connector.
 
-    kv_connector: None or "": none. by_today: whether vLLM's offloading goes by today's rules (``by_chunk``).
+    kv_connector: None or "": none. by_chunk: whether ``offloads_by_chunk`` holds of vLLM's offloading.
     """
     if engine != la.VLLM or not kv_connector:
         return engine
     if kv_connector == "lmcache":
         return la.VLLM_LMCACHE
-    return la.VLLM_CHUNK_OFFLOAD if by_today else la.VLLM_OFFLOAD
+    return la.VLLM_CHUNK_OFFLOAD if by_chunk else la.VLLM_OFFLOAD
 
 
 def arrays(
@@ -137,7 +137,7 @@ def _runs(plan: WorkerPlan, stores: int, workers: int, record_limit: int, nodes:
 def _chunks(
     plan: WorkerPlan, stores: int, workers: int, record_limit: int, blocks: int, requests: int
 ) -> dict[str, Any]:
-    """As ``_runs``, by today's rules: a block table for each store, and behind them one for its counts of offers."""
+    """As ``_runs``, where ``offloads_by_chunk`` holds: block tables of each store, and one for counts of offers."""
     tier = plan.tiers[0]
     store = _records(stores, tl.STORE)
     store["capacity"] = capacity = tier.capacity_tokens // tier.page_tokens

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.base.engine_rules import GROUPS_CONSERVATIVENESS, RULES
 from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.kernels.core import owners
 from hisearch.kernels.core.gap_bins import BINS
@@ -28,152 +27,14 @@ from hisearch.simulate.arrays import groups as group_arrays
 from hisearch.simulate.arrays import lora as lora_arrays
 from hisearch.simulate.arrays import offload as offload_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
-from hisearch.simulate.arrays.records import record, records
+from hisearch.simulate.arrays.records import records
 from hisearch.simulate.plans.plan import WorkerPlan
-from hisearch.specs.deployments.deployment import EngineSpec
-from hisearch.specs.deployments.engine_rules import rules_in_force
 from hisearch.traces.adapters import RequestAdapters, RequestGrammars
 from hisearch.traces.agents import AgentArrays
 from hisearch.traces.compiled import TraceArrays
 
 #: Separates the shuffle streams' seed from the router's: the first 64 bits of the square root of 2's fraction.
 _SHUFFLE_STREAMS = 0x6A09E667F3BCC908
-
-ENGINES = {"vllm": la.VLLM, "sglang": la.SGLANG, "trtllm": la.TRTLLM}
-_DRAFTS = {"vllm": la.VLLM_DRAFTS, "sglang": la.SGLANG_DRAFTS, "trtllm": la.TRTLLM_DRAFTS}
-_SCHEDULER_KINDS = {"alone": la.SINGLE, "lockstep": la.LOCKSTEP, "pipe": la.PIPE}
-_CAPACITY_POLICIES = {
-    "guaranteed_no_evict": la.GUARANTEED_NO_EVICT,
-    "max_utilization": la.MAX_UTILIZATION,
-    "static_batch": la.STATIC_BATCH,
-}
-_CHUNKING_POLICIES = {
-    "first_come_first_served": la.FIRST_COME_FIRST_SERVED,
-    "equal_progress": la.EQUAL_PROGRESS,
-}
-
-
-def entry_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
-    """The kernels that a pool runs (see ``kernels.engine.engine_calls``)."""
-    if role == fl.DECODE:
-        return la.DECODE_WORKER if plan.speculation is None else la.DRAFTS_DECODE_WORKER
-    if plan.groups is not None:
-        return la.VLLM_GROUPS
-    if plan.speculation is not None and not draft_arrays.only_prices(plan, role):
-        return _DRAFTS[plan.engine.name]
-    kv_connector, by_today = offload_arrays.kv_connector_of(plan), offload_arrays.by_chunk(plan)
-    return offload_arrays.engine_entry(ENGINES[plan.engine.name], kv_connector, by_today)
-
-
-def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
-    """A pool's settings, shape (1,), as the fleet's first pool and without output write-back."""
-    from hisearch.kernels.engine import engine_calls
-
-    engine = plan.engine
-    page = engine.page_size
-    # SGLang's decode workers have no radix cache by default; TensorRT-LLM's blocks are reused by the context phase.
-    caches = engine.prefix_caching and (role != fl.DECODE or engine.name == "vllm")
-    return record(
-        la.CONFIG,
-        engine=ENGINES[engine.name],
-        engine_entry=engine_calls.address(entry_of(plan, role)),
-        objects=engine_calls.address(la.AGENTS) if plan.agents is not None else 0,
-        pool=0,
-        role=role,
-        first_member=0,
-        workers=workers * plan.schedulers,
-        schedulers=plan.schedulers,
-        scheduler_kind=_SCHEDULER_KINDS[plan.scheduler_kind],
-        **cost_arrays.power_settings(plan),
-        page_tokens=page,
-        rank_page_tokens=page // plan.split.decode_context,
-        capacity_pages=plan.kv_capacity_tokens // page,
-        host_pages=0 if plan.engine.name == "vllm" else plan.host_capacity_tokens // page,
-        hicache=_is_hicache(plan),
-        store_pool=-1,
-        store_tier=0,
-        prefix_caching=caches,
-        max_running=plan.scheduler_running_requests,
-        chunk_tokens=max(engine.chunk_tokens, _decode_tokens(plan) if role == fl.DECODE else 0),
-        max_prefill_tokens=engine.max_prefill_tokens,
-        max_prefills=la.NEVER if engine.prefill_max_requests is None else engine.prefill_max_requests,
-        preempts=engine.name == "sglang" and engine.by_priority,
-        priority_sign=-1 if engine.high_priority_first else 1,
-        preemption_threshold=engine.preemption_threshold,
-        max_request_tokens=plan.max_request_tokens,
-        horizon_s=math.inf,
-        conservativeness=_conservativeness(plan),
-        eviction=la.DISTANCE if agent_arrays.evicts_by_predicted_call(plan.agents) else EVICTIONS.code(engine.eviction),
-        schedule=QUEUE_ORDERS.code("priority" if engine.by_priority and engine.schedule == "fcfs" else engine.schedule),
-        # While results are taken in, the other micro-batches keep a pipeline busy.
-        overlap=engine.overlap and plan.scheduler_kind != "pipe",
-        chunked_prefill=engine.chunked_prefill,
-        long_prefill_tokens=engine.long_prefill_tokens,
-        long_prefill_adaptive=engine.long_prefill_adaptive,
-        reserve_full_prompt=engine.reserve_full_prompt,
-        # Of all blocks: the pool has one more, which never holds KV.
-        watermark_pages=int(engine.watermark * (plan.kv_capacity_tokens // page + 1)),
-        **draft_arrays.settings(plan, role),
-        **group_arrays.component_settings(plan),
-        capacity_policy=_CAPACITY_POLICIES[engine.capacity_policy],
-        # Of no effect without chunks (MicroBatchScheduler: ctx_chunk_config is None).
-        chunking_policy=_CHUNKING_POLICIES[engine.chunking_policy] if engine.chunked_prefill else 0,
-        wait_steps=engine.batch_wait_timeout_iters,
-        wait_tokens=engine.batch_wait_max_tokens_ratio * engine.chunk_tokens,
-        balances_ranks=engine.attention_dp_balance,
-        balance_timeout_steps=engine.attention_dp_timeout_iters,
-        balance_wait_steps=engine.attention_dp_batching_wait_iters,
-        mixed_chunk=engine.mixed_chunk and engine.chunked_prefill,
-        receive_interval=engine.receive_interval,
-        counts_service=role != fl.DECODE and QUEUE_ORDERS[engine.schedule].counts_service,
-        kernel_compile_s=plan.kernel_compile_s * plan.split.pipeline,  # Stages compile in turn.
-        serves_adapters=plan.lora is not None,
-        compiles_grammars=0,
-        goes_by=0,
-        thinks=0,
-        shared_outputs=0,
-        log=0,
-        **_rules(plan),
-    )
-
-
-def _decode_tokens(plan: WorkerPlan) -> int:
-    """Tokens of a decode worker's largest step: each decode's own, and its drafts where no budget of the engine counts.
-
-    vLLM counts drafts; a budget below one token for each decode is taken to be that for it too.
-    """
-    drafts = plan.speculation.draft_tokens if plan.speculation is not None and plan.engine.name != "vllm" else 0
-    return plan.engine.max_running_requests * (1 + drafts)
-
-
-def _conservativeness(plan: WorkerPlan) -> float:
-    """SGLang's schedule conservativeness, as its schedulers take it."""
-    stated = plan.engine.schedule_conservativeness
-    relaxed = plan.split.attention_data > 1 and rules_in_force("sglang", plan.engine.version)["relaxes_groups"]
-    return stated * GROUPS_CONSERVATIVENESS if relaxed else stated
-
-
-def _rules(plan: WorkerPlan) -> dict[str, bool]:
-    """Whether each dated rule of every engine that kernels ask for holds."""
-    engine = plan.engine
-    holds = {name: rules_in_force(name, _release(engine, name)) for name in RULES}
-    rules = {rule.name: holds[name][rule.name] for name in RULES for rule in RULES[name] if rule.in_kernels}
-    connects = offload_arrays.kv_connector_of(plan) == "lmcache" or offload_arrays.by_chunk(plan)
-    return rules | {
-        "fetches_by_hits": engine.name == "sglang" and tier_arrays.fetches_by_hits(plan),
-        "defers_frees": rules["defers_frees"] and connects and engine.overlap,
-    }
-
-
-def _release(engine: EngineSpec, name: str) -> str:
-    """The release of engine ``name`` by whose rules a worker goes: decode workers of all engines go by vLLM's."""
-    return engine.version if engine.name == name else ""
-
-
-def _is_hicache(plan: WorkerPlan) -> bool:
-    """Whether the tiers form HiCache's prefix cache, which decode workers do not have."""
-    movement = plan.movement
-    return movement is not None and movement.kv_connector == "hicache" and not movement.writes_back_output
 
 
 def trace_of(trace: TraceArrays) -> fl.Trace:
@@ -227,8 +88,11 @@ def _shuffle_streams(seed: int, workers: int) -> np.ndarray:
 def _give_places(trees: Any, plan: WorkerPlan, config: Any, nodes: int, workers: int) -> int:
     """Give each of ``trees`` places for its leaves, each of which is a page or more; returns how many there are.
 
-    They are twice the leaves for a heap and a line; a store has twice as many again, as it may also remember some.
+    They are twice the leaves for a heap and a line; a store has twice as many again, as it may also remember some. None
+    where no tree evicts leaves.
     """
+    if not _has_radix_cache(config) and (plan.agents is None or plan.agents.pool_pages <= 0):
+        return 0
     if plan.agents is not None:
         # Objects are leaves of their own.
         leaves = np.full(len(trees), nodes)
@@ -291,6 +155,52 @@ def _queue_arrays(plan: WorkerPlan, config: Any, nodes: int, trace: TraceArrays,
     }
 
 
+def _output_arrays(plan: WorkerPlan, config: Any, trace: TraceArrays, *, pooled: bool) -> dict[str, Any]:
+    """How outputs end, and which prompts go through them while they are made (vLLM)."""
+    pinned = np.broadcast_to(plan.ignore_eos, len(trace.arrival_s)).astype(np.int8)
+    ends_by_limit = (trace.output_tokens == trace.max_output_tokens) & ((pinned != 0) | plan.limits_stated)
+    runs_vllm = config.engine == la.VLLM or config.role == fl.DECODE
+    in_order = trace._replace(previous=np.full_like(trace.previous, -1)) if pooled else trace
+    owner_head, owner, next_owner = owners.find(in_order) if runs_vllm else (np.empty(0, np.int32),) * 3
+    return {
+        "pinned": pinned,
+        "ends_by_limit": ends_by_limit.astype(np.int8),
+        "owner_head": owner_head,
+        "owner": owner,
+        "next_owner": next_owner,
+    }
+
+
+def _step_arrays(config: Any) -> dict[str, Any]:
+    """Batches and steps under way, and the decodes by their ends and by the next page that they need."""
+    workers, running = int(config.workers), config.max_running
+    return {
+        "residue": np.zeros((workers, config.page_tokens), np.int64),
+        "finish_heap": np.empty((workers, running), np.int32),
+        "batch": np.empty((workers, running), np.int32),
+        "launches": records(2 * workers, schedulers_fields.LAUNCH),
+        "stage_free_s": np.zeros((workers // config.schedulers, config.schedulers)),
+        "event_heap": np.empty(workers, np.int32),
+    }
+
+
+def _server_arrays(plan: WorkerPlan, workers: int) -> dict[str, Any]:
+    """Servers of tiers and of agents, and their heap."""
+    servers = hl.SERVERS * workers + (al.AGENT_SERVERS * workers if plan.agents is not None else 0)
+    return {"servers": records(servers, hl.SERVER), "server_heap": np.empty(servers, np.int32)}
+
+
+def _log_arrays(config: Any, steps: int) -> dict[str, Any]:
+    """The log of so many steps."""
+    return {
+        "log_fetches": records(steps, hl.FETCH_LOG),
+        "log_steps": np.empty(steps, log_layout.STEP_LOG).view(np.recarray),
+        "log_entries": np.empty(8 * steps, log_layout.ENTRY_LOG).view(np.recarray),
+        "log_outputs": np.empty(8 * steps if config.draft_tokens else 0, log_layout.OUTPUT_LOG).view(np.recarray),
+        "log_lost": np.empty(steps, np.int32),
+    }
+
+
 def allocate(
     plan: WorkerPlan,
     trace: TraceArrays,
@@ -311,7 +221,7 @@ def allocate(
     Args:
         plan: its worker.
         trace: the requests that it serves.
-        settings: see ``config_of``; what depends on the requests is set here.
+        settings: see ``settings.config_of``; what depends on the requests is set here.
         fleet: the arrays that pools share.
         seed: of the workers' random streams.
         node_limit: cache-tree nodes to reserve.
@@ -329,16 +239,10 @@ def allocate(
     tree_records = _tree_records(plan, config, searched_trees)
     trees = len(tree_records)
     nodes = node_limit + trees + workers * agent_arrays.record_count(agents, plan.agents)
-    servers = hl.SERVERS * workers + (al.AGENT_SERVERS * workers if plan.agents is not None else 0)
-    has_places = _has_radix_cache(config) or (plan.agents is not None and plan.agents.pool_pages > 0)
-    leaves = _give_places(tree_records, plan, config, nodes, workers) if has_places else 0
-    pinned = np.broadcast_to(plan.ignore_eos, count).astype(np.int8)
-    ends_by_limit = (trace.output_tokens == trace.max_output_tokens) & ((pinned != 0) | plan.limits_stated)
-    runs_vllm = config.engine == la.VLLM or config.role == fl.DECODE
-    in_order = trace._replace(previous=np.full_like(trace.previous, -1)) if pooled else trace
-    owner_head, owner, next_owner = owners.find(in_order) if runs_vllm else (np.empty(0, np.int32),) * 3
-    settings.shared_outputs = len(owner) > 0
+    leaves = _give_places(tree_records, plan, config, nodes, workers)
+    of_outputs = _output_arrays(plan, config, trace, pooled=pooled)
     thinking = _thinking(trace.thinking_tokens, config)
+    settings.shared_outputs = len(of_outputs["owner"]) > 0
     settings.thinks = len(thinking.heap_size) > 0
     settings.compiles_grammars = plan.grammars is not None and grammars is not None
     settings.goes_by = settings.serves_adapters + settings.compiles_grammars > 0
@@ -358,40 +262,28 @@ def allocate(
         lora=lora_arrays.handle(plan.lora, adapters, count, workers),
         grammars=grammar_arrays.handle(plan.grammars, grammars, count, workers, polls=plan.engine.name == "sglang"),
         nodes=np.empty(nodes, tree_layout.NODE).view(np.recarray),
-        **_queue_arrays(plan, config, nodes, trace, ends=bool(pinned.any()) and not config.prefix_caching),
+        **_queue_arrays(
+            plan, config, nodes, trace, ends=bool(of_outputs["pinned"].any()) and not config.prefix_caching
+        ),
         **tier_arrays.arrays(plan, trace, workers, node_limit),
         hosted=np.empty(nodes if config.hicache else 1, hl.HOSTED).view(np.recarray),
         hosts=_hosts(workers if config.hicache or config.store_pool >= 0 else 1, places),
-        servers=records(servers, hl.SERVER),
-        server_heap=np.empty(servers, np.int32),
-        log_fetches=records(log_limit, hl.FETCH_LOG),
+        **_server_arrays(plan, workers),
         **offload_arrays.arrays(plan, trace, workers, node_limit, places),
         **group_arrays.arrays(plan, trace, workers),
         **group_arrays.component_arrays(plan, trees, nodes, count),
         deepest_cached=np.empty((searched_trees, len(trace.parent)), np.int32),
         trace_paths=np.empty((workers, owners.depth(trace.parent) + 1), np.int32),
-        residue=np.zeros((workers, config.page_tokens), np.int64),
-        finish_heap=np.empty((workers, config.max_running), np.int32),
-        batch=np.empty((workers, config.max_running), np.int32),
-        launches=records(2 * workers, schedulers_fields.LAUNCH),
+        **_step_arrays(config),
         shuffle_rng=_shuffle_streams(seed, workers),
         evict_heap=np.empty(leaves, np.int32),
-        pinned=pinned,
-        ends_by_limit=ends_by_limit.astype(np.int8),
+        **of_outputs,
         accepted=draft_arrays.accepted(plan),
         compiled_lengths=cost_arrays.compiled_lengths(plan, workers),
         thinking=thinking,
-        owner_head=owner_head,
-        owner=owner,
-        next_owner=next_owner,
         pledged=np.zeros(len(trace.parent) if config.engine == la.TRTLLM else 0, np.int64),
-        stage_free_s=np.zeros((workers // config.schedulers, config.schedulers)),
         **cost_arrays.lockstep_arrays(plan),
-        event_heap=np.empty(workers, np.int32),
         counters=np.zeros(la.COUNTERS, np.int64),
         gaps=np.zeros(BINS, np.int64),
-        log_steps=np.empty(log_limit, log_layout.STEP_LOG).view(np.recarray),
-        log_entries=np.empty(8 * log_limit, log_layout.ENTRY_LOG).view(np.recarray),
-        log_outputs=np.empty(8 * log_limit if config.draft_tokens else 0, log_layout.OUTPUT_LOG).view(np.recarray),
-        log_lost=np.empty(log_limit, np.int32),
+        **_log_arrays(config, log_limit),
     )

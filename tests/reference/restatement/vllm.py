@@ -215,7 +215,7 @@ class VllmWorker:
         self.device_free_s = end_s
         self._launched += 1
         for live in self._shares:
-            live.newest_batch = self._launched
+            live.scheduled_step = self._launched
         for live in sampled:
             live.decodes = True
         self.outstanding.append(Outstanding(step, list(self._shares), sampled))
@@ -463,7 +463,7 @@ class VllmWorker:
 
     def _defers(self, live: LiveRequest) -> bool:
         """Whether the request's blocks would be freed later: a batch that is not processed yet may write them."""
-        return self.defers_frees and live.newest_batch > self._launched - len(self.outstanding)
+        return self.defers_frees and live.scheduled_step > self._launched - len(self.outstanding)
 
     def _free_deferred(self) -> None:
         """Free the blocks that wait for batches processed by now."""

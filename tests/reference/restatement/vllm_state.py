@@ -14,7 +14,7 @@ class LiveRequest:
 
     Attributes:
         blocks: held blocks, first to last; the first ``hashed`` of them are findable through this request.
-        newest_batch: serial of the newest batch that it was in; 0: none.
+        scheduled_step: number of the newest step that it was put into; 0: none.
         rank: see ``VllmConfig.rank``. decodes: it has made a token since it was admitted.
     """
 
@@ -25,7 +25,7 @@ class LiveRequest:
     blocks: list[int] = field(default_factory=list)
     hashed: int = 0
     preemptions: int = 0
-    newest_batch: int = 0
+    scheduled_step: int = 0
     rank: float = 0.0
     decodes: bool = False
 

@@ -33,7 +33,7 @@ def join_last_prefill(sim, w):
         if r == last.partial or sim.requests[r].outcome == la.FINISHED:
             continue
         lists.run_last(sim, w, r)
-        sim.requests[r].state = la.VERIFYING
+        sim.requests[r].status = la.VERIFYING
         worker.decoding += 1
         joined += 1
     if joined < last.chunks or (empty and joined > 0):
@@ -53,7 +53,7 @@ def _drain(sim, w):
         if drafts.in_flight(sim, w, r) and drafts.known_generated(sim, w, r) + 1 >= memory.max_new(sim, r):
             lists.stop_running(sim, w, r)
             worker.decoding -= 1
-            sim.requests[r].state = la.DRAINING
+            sim.requests[r].status = la.DRAINING
             drained += 1
         r = after
     worker.draining += drained
@@ -165,7 +165,7 @@ def form_decode(sim, w):
     while r >= 0:
         request = sim.requests[r]
         request.chunk = 1 + sim.config.draft_tokens
-        request.part = la.LATE_DECODE
+        request.chunk_kind = la.LISTED_DECODE
         entries[worker.batch_size] = r
         worker.batch_size += 1
         r = request.next
@@ -183,13 +183,13 @@ def place(sim, r):
 def account(sim, w, r, end_s):
     """Account for what the step just launched, which ends at ``end_s``, makes of ``r``. Returns tokens made."""
     request = sim.requests[r]
-    request.sampled_step = sim.workers[w].launched
+    request.sampled_step = sim.workers[w].launched_step
     left = sim.trace.output_tokens[r] - request.generated
     if left == 0:
         # Its last token is in flight; nothing comes of another step.
         request.made = 0
         return 0
-    tokens = 1 if request.part == la.PROMPT_ENDS else 1 + drafts.accepted(sim, r, sim.config.draft_tokens)
+    tokens = 1 if request.chunk_kind == la.PROMPT_ENDS else 1 + drafts.accepted(sim, r, sim.config.draft_tokens)
     request.made = min(tokens, left)
     request.exceeds = 1 if tokens > left else 0
     if request.generated > 0:
@@ -198,7 +198,7 @@ def account(sim, w, r, end_s):
     request.last_token_s = end_s
     request.generated += request.made
     if sim.config.thinks:
-        mates = sim.workers[w].decoding - (1 if request.state == la.VERIFYING else 0)
+        mates = sim.workers[w].decoding - (1 if request.status == la.VERIFYING else 0)
         thinking.note_sampled(sim, r, request.generated - request.made, end_s, mates)
     return request.made
 
@@ -211,14 +211,14 @@ def finish(sim, w, r, now):
     """
     worker = sim.workers[w]
     request = sim.requests[r]
-    if request.state == la.DRAINING:
+    if request.status == la.DRAINING:
         worker.draining -= 1
-    elif request.state == la.VERIFYING:
+    elif request.status == la.VERIFYING:
         worker.decoding -= 1
         request.next_aside = worker.finished_pending_head
         worker.finished_pending_head = r
         worker.finished_pending += 1
-    request.state = la.WAITING
+    request.status = la.WAITING
     place(sim, r)
     request.computed += request.exceeds
     memory.keep_finished(sim, w, r)

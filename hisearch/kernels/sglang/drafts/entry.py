@@ -104,9 +104,9 @@ def launch(sim, w, now, kind):
         request = sim.requests[r]
         if kind == la.PREFILL_STEP:
             request.computed += request.chunk
-            request.serial = worker.launched
+            request.prompt_step = worker.launched_step
         made = 0
-        if request.part == la.PROMPT_GOES_ON:
+        if request.chunk_kind == la.PROMPT_GOES_ON:
             worker.chunked = r
         else:
             made = decode.account(sim, w, r, end_s)
@@ -123,19 +123,19 @@ def launch(sim, w, now, kind):
 def complete(sim, w, now):
     """Take in the results of the oldest outstanding step at ``now``."""
     worker = sim.workers[w]
-    serial = worker.launched - worker.outstanding + 1
+    step_number = worker.launched_step - worker.outstanding + 1
     device.retire(sim, w)
-    row = 2 * w + (serial & 1)
+    row = 2 * w + (step_number & 1)
     launch = sim.launches[row]
     for k in range(launch.chunks):
         r = sim.prompts[row, k]
         request = sim.requests[r]
         # A request that was retracted meanwhile has no newest step.
-        if r == launch.partial or request.outcome == la.FINISHED or request.sampled_step < serial:
+        if r == launch.partial or request.outcome == la.FINISHED or request.sampled_step < step_number:
             continue
         if launch.kind == la.PREFILL_STEP and math.isnan(request.first_token_s):
             lists.note_first_token(sim, r, now)
-        if drafts.ends_with(sim, r, serial):
+        if drafts.ends_with(sim, r, step_number):
             decode.finish(sim, w, r, now)
         elif launch.kind == la.PREFILL_STEP:
             memory.keep_unfinished(sim, w, r, False)

@@ -42,7 +42,7 @@ def _log(sim, w):
     for k in range(worker.batch_size):
         r = sim.batch[w, k]
         request = sim.requests[r]
-        decodes = request.part == la.LATE_DECODE
+        decodes = request.chunk_kind == la.LISTED_DECODE
         log.entry(sim, r, verifying.known_computed(sim, w, r) if decodes else request.computed, request.chunk)
 
 
@@ -55,7 +55,7 @@ def _launch(sim, w, now):
         _log(sim, w)
     for k in range(worker.batch_size):
         request = sim.requests[batch[k]]
-        if request.part == la.LATE_DECODE:
+        if request.chunk_kind == la.LISTED_DECODE:
             # What it reads, all earlier steps ended.
             request.computed = sim.trace.input_tokens[batch[k]] + request.generated - 1
     add_energy(sim, w, batch, worker.batch_size, 0, 0, 0, 0)
@@ -63,12 +63,12 @@ def _launch(sim, w, now):
     end_s = device.launch(sim, w, now, max(device_s, host_s))
     if sim.config.log:
         log.step(sim, w, la.ANY_STEP, now, worker.newest_start_s, end_s)
-    row = 2 * w + worker.launched % 2
+    row = 2 * w + worker.launched_step % 2
     launch = sim.launches[row]
     launch.chunks = 0
     launch.entries = worker.batch_size
     for k in range(worker.batch_size):
-        decodes = sim.requests[batch[k]].part == la.LATE_DECODE
+        decodes = sim.requests[batch[k]].chunk_kind == la.LISTED_DECODE
         launch.chunks += not decodes
         sim.prompts[row, k] = batch[k]
         made = verifying.account(sim, w, batch[k], end_s)
@@ -81,23 +81,23 @@ def _launch(sim, w, now):
 def complete(sim, w, now):
     """Take in the results of the oldest outstanding step at ``now``."""
     worker = sim.workers[w]
-    serial = worker.launched - worker.outstanding + 1
+    step_number = worker.launched_step - worker.outstanding + 1
     device.retire(sim, w)
     # All DP ranks answer their requests then.
     first = schedulers.leader(sim, w)
     for rank in range(first, first + sim.config.schedulers):
-        sim.workers[rank].responded_step = sim.workers[rank].launched
-    row = 2 * w + serial % 2
+        sim.workers[rank].responded_step = sim.workers[rank].launched_step
+    row = 2 * w + step_number % 2
     launch = sim.launches[row]
     worker.endings_new = -1
     for k in range(launch.entries):
         r = sim.prompts[row, k]
         request = sim.requests[r]
-        if request.outcome == la.IN_FLIGHT and request.state == la.VERIFYING and drafts.ends_with(sim, r, serial):
+        if request.outcome == la.IN_FLIGHT and request.status == la.VERIFYING and drafts.ends_with(sim, r, step_number):
             ordered.add_ending(sim, w, r)
     verifying.end_requests(sim, w, worker.endings_new, now)
     for k in range(launch.chunks, launch.entries):
-        verifying.give_back_rejected(sim, w, sim.prompts[row, k], serial)
+        verifying.give_back_rejected(sim, w, sim.prompts[row, k], step_number)
     plain.store_chunks(sim, w)
 
 

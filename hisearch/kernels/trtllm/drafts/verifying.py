@@ -32,7 +32,7 @@ from hisearch.kernels.trtllm import entry as plain
 @kernel
 def _decodes_on(sim, w, r):
     """Whether ``r`` takes part in the next step: not where the one in flight makes its last token in any case."""
-    if sim.requests[r].state != la.VERIFYING:
+    if sim.requests[r].status != la.VERIFYING:
         return False
     known_to_end = drafts.known_generated(sim, w, r) + 1 >= sim.trace.max_output_tokens[r]
     return not (sim.config.ends_by_length and known_to_end and drafts.in_flight(sim, w, r))
@@ -57,7 +57,7 @@ def _choose_decodes(sim, w):
                 break
             tokens += counted
             decodes += 1
-            request.mark = worker.launched + 1
+            request.scheduled_step = worker.launched_step + 1
         r = request.next
     worker.late = decodes - worker.decoding
     worker.drafted_tokens = tokens - decodes
@@ -106,12 +106,12 @@ def start(sim, w, now):
     r = worker.running_head
     while r >= 0:
         request = sim.requests[r]
-        if request.state == la.VERIFYING and request.mark == worker.launched + 1:
+        if request.status == la.VERIFYING and request.scheduled_step == worker.launched_step + 1:
             held = lists.pages(sim, request.reserved_tokens)
             request.reserved_tokens += tokens
             memory.take_decode_pages(sim, w, now, lists.pages(sim, request.reserved_tokens) - held)
             request.chunk = tokens
-            request.part = la.LATE_DECODE
+            request.chunk_kind = la.LISTED_DECODE
             sim.batch[w, worker.batch_size] = r
             worker.batch_size += 1
             worker.decode_tokens += tokens
@@ -130,7 +130,7 @@ def _note_made(sim, w, r, tokens, end_s):
     request = sim.requests[r]
     before = request.generated
     request.made = min(tokens, sim.trace.output_tokens[r] - before)
-    request.sampled_step = sim.workers[w].launched
+    request.sampled_step = sim.workers[w].launched_step
     if request.made == 0:
         # Its last token is in flight; nothing comes of another step.
         return 0
@@ -151,25 +151,25 @@ def account(sim, w, r, end_s):
     request = sim.requests[r]
     request.rejected_before = request.rejected
     request.rejected = 0
-    if request.part == la.LATE_DECODE:
+    if request.chunk_kind == la.LISTED_DECODE:
         accepted = drafts.accepted(sim, r, sim.config.draft_tokens)
         request.rejected = sim.config.draft_tokens - accepted
         return _note_made(sim, w, r, 1 + accepted, end_s)
     if not plain.advance_prompt(sim, w, r):
         return 0
-    request.state = la.VERIFYING
+    request.status = la.VERIFYING
     sim.workers[w].decoding += 1
     return _note_made(sim, w, r, 1, end_s)
 
 
 @kernel
-def give_back_rejected(sim, w, r, serial):
-    """Give back the pages of what the step numbered ``serial`` rejected of ``r``, which goes on."""
+def give_back_rejected(sim, w, r, step_number):
+    """Give back the pages of what the step numbered ``step_number`` rejected of ``r``, which goes on."""
     request = sim.requests[r]
     if request.outcome != la.IN_FLIGHT:
         return
     held = lists.pages(sim, request.reserved_tokens)
-    request.reserved_tokens -= request.rejected if request.sampled_step == serial else request.rejected_before
+    request.reserved_tokens -= request.rejected if request.sampled_step == step_number else request.rejected_before
     pages = held - lists.pages(sim, request.reserved_tokens)
     queue.push_empty_first(sim, sim.workers[w].cache_id, pages)
     sim.workers[w].allocated_pages -= pages

@@ -54,7 +54,7 @@ def _reserve(sim, w, r, now):
 @kernel
 def _start_verifying(sim, w, r, now):
     """Let the running ``r`` verify from the step being formed on."""
-    sim.requests[r].state = la.VERIFYING
+    sim.requests[r].status = la.VERIFYING
     sim.workers[w].decoding += 1
 
 

@@ -77,7 +77,7 @@ def complete(sim, w, now):
     drafts_step.publish_processed(sim, w)
     while r >= 0:
         after = sim.requests[r].next_aside
-        if sim.requests[r].state == la.DRAINED:
+        if sim.requests[r].status == la.DRAINED:
             lists.stop_waiting(sim, w, r)
         else:
             if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:

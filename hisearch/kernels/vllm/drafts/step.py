@@ -45,8 +45,8 @@ def assumed(sim, w, r):
 @kernel
 def decodes(sim, r):
     """Whether ``r`` computes its newest token, alone or with drafts."""
-    state = sim.requests[r].state
-    return state == la.VERIFYING or state == la.DRAINING
+    status = sim.requests[r].status
+    return status == la.VERIFYING or status == la.DRAINING
 
 
 @kernel
@@ -96,8 +96,8 @@ def _schedule(sim, w, r, computed, share, lookahead):
         step.put_chunk(sim, w, r, share)
         return
     request.chunk = share
-    request.mark = worker.launched + 1
-    request.part = la.LATE_DECODE
+    request.scheduled_step = worker.launched_step + 1
+    request.chunk_kind = la.LISTED_DECODE
     worker.decode_tokens += share
     sim.batch[w, worker.batch_size] = r
     worker.batch_size += 1
@@ -135,9 +135,9 @@ def release(sim, w, r):
 def preempt(sim, w, r):
     """Preempt ``r``: it leaves the running list and the batch being formed, loses all its KV and waits again."""
     worker = sim.workers[w]
-    if sim.requests[r].mark == worker.launched + 1:
+    if sim.requests[r].scheduled_step == worker.launched_step + 1:
         memory.leave_batch(sim, w, r)
-    if sim.requests[r].state == la.VERIFYING:
+    if sim.requests[r].status == la.VERIFYING:
         worker.decoding -= 1
     release(sim, w, r)
     memory.wait_again(sim, w, r)
@@ -219,7 +219,7 @@ def _fits(sim, w, r, hit_tokens, d, held, tokens):
 def _run(sim, w, r, computed, share, lookahead):
     lists.run_last(sim, w, r)
     lists.number(sim, w, r)
-    sim.requests[r].state = la.ADMITTED
+    sim.requests[r].status = la.ADMITTED
     _schedule(sim, w, r, computed, share, lookahead)
 
 
@@ -277,14 +277,14 @@ def account(sim, w, r, end):
     """Account for the share of ``r`` in the step just launched, which ends at ``end``. Returns tokens made."""
     worker = sim.workers[w]
     request = sim.requests[r]
-    if request.state == la.DRAINING:
+    if request.status == la.DRAINING:
         return 0
-    if request.part == la.PROMPT_GOES_ON:
+    if request.chunk_kind == la.PROMPT_GOES_ON:
         request.computed += request.chunk
-        request.state = la.PROMPT
+        request.status = la.PROMPT
         return 0
     accepted = 0
-    if request.state == la.VERIFYING:
+    if request.status == la.VERIFYING:
         accepted = drafts.accepted(sim, r, request.chunk - 1)
         request.rejected = request.chunk - 1 - accepted
     else:
@@ -293,23 +293,23 @@ def account(sim, w, r, end):
     request.made = min(accepted + 1, sim.trace.output_tokens[r] - request.generated)
     before = request.generated
     request.generated += request.made
-    request.sampled_step = worker.launched
-    worker.futile = 0
+    request.sampled_step = worker.launched_step
+    worker.futile_preemptions = 0
     if before == 0:
         lists.note_first_token(sim, r, end)
     else:
         gaps.add(sim, end - request.last_token_s, 1)
     request.last_token_s = end
     if sim.config.thinks:
-        mates = worker.decoding - (1 if request.state == la.VERIFYING else 0)
+        mates = worker.decoding - (1 if request.status == la.VERIFYING else 0)
         thinking.note_sampled(sim, r, before, end, mates)
     if request.generated == sim.trace.output_tokens[r]:
-        if request.state == la.VERIFYING:
+        if request.status == la.VERIFYING:
             worker.decoding -= 1
-        request.state = la.DRAINING
+        request.status = la.DRAINING
         worker.draining += 1
         ordered.add_ending(sim, w, r)
-    elif request.state != la.VERIFYING:
-        request.state = la.VERIFYING
+    elif request.status != la.VERIFYING:
+        request.status = la.VERIFYING
         worker.decoding += 1
     return request.made

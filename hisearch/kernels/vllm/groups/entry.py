@@ -48,7 +48,7 @@ def complete(sim, w, now):
     r = vllm.take_in(sim, w)
     while r >= 0:
         after = sim.requests[r].next_aside
-        if sim.requests[r].state == la.DRAINED:
+        if sim.requests[r].status == la.DRAINED:
             lists.stop_waiting(sim, w, r)
         else:
             groups_memory.release(sim, w, r, memory.final_tokens(sim, r))

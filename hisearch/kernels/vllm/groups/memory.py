@@ -39,7 +39,7 @@ def _tokens_in_flight(sim, w, r):
     """Tokens of ``r`` that were computed in a step whose results are not known."""
     worker = sim.workers[w]
     request = sim.requests[r]
-    return request.chunk if request.mark > worker.launched - worker.outstanding else 0
+    return request.chunk if request.scheduled_step > worker.launched_step - worker.outstanding else 0
 
 
 @kernel

@@ -129,9 +129,9 @@ def release(sim, v, block):
 @kernel
 def reset(sim, v, blocks):
     """Reset pool ``v`` to ``blocks`` free blocks without content."""
-    tree = sim.trees[v]
-    tree.capacity_pages = blocks
-    tree.free_pages = 0
+    cache = sim.trees[v]
+    cache.capacity_pages = blocks
+    cache.free_pages = 0
     pool = sim.kv_pools[v]
     pool.head = -1
     pool.tail = -1

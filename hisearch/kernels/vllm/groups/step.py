@@ -23,7 +23,7 @@ def preempt(sim, w, r):
 @kernel
 def _put_decode(sim, w, r):
     """Note that the decoding ``r`` takes part in the step being formed."""
-    sim.requests[r].mark = sim.workers[w].launched + 1
+    sim.requests[r].scheduled_step = sim.workers[w].launched_step + 1
     sim.requests[r].chunk = 1
 
 
@@ -31,13 +31,13 @@ def _put_decode(sim, w, r):
 def _schedule(sim, w, r, computed, share):
     """Give ``r`` blocks for ``share`` tokens behind its ``computed`` ones, and put it into the batch."""
     request = sim.requests[r]
-    known = sim.trace.input_tokens[r] + memory.sampled(sim, w, r) - memory.in_flight(sim, w, r)
+    known = sim.trace.input_tokens[r] + memory.sampled(sim, w, r) - memory.output_placeholders(sim, w, r)
     groups_memory.take(sim, w, r, computed, computed + share)
     groups_memory.publish(sim, w, r, min(computed + share, known))
-    if request.state == la.DECODING:
+    if request.status == la.DECODING:
         _put_decode(sim, w, r)
-    elif request.state == la.DRAINING:
-        step.put_extra(sim, w, r)
+    elif request.status == la.DRAINING:
+        step.put_decode_in_vain(sim, w, r)
     else:
         step.put_chunk(sim, w, r, share)
 
@@ -51,8 +51,8 @@ def _schedule_running(sim, w, r, computed, share, blocks):
 def _running_share(sim, w, r, budget):
     """As ``step.running_share``; chunks end where states do."""
     computed, tokens = step.running_share(sim, w, r, budget)
-    state = sim.requests[r].state
-    if tokens > 0 and state != la.DECODING and state != la.DRAINING:
+    status = sim.requests[r].status
+    if tokens > 0 and status != la.DECODING and status != la.DRAINING:
         tokens = states.aligned(sim, r, computed, tokens)
     return computed, tokens
 
@@ -64,7 +64,7 @@ _serve_in_order = served_in_order(_running_share, groups_memory.missing_blocks, 
 def serve_running(sim, w):
     """Schedule the running requests. Returns (budget left, preempted)."""
     budget, preempted = _serve_in_order(sim, w)
-    step.leave_out_decodes(sim, w)
+    step.skip_unreached_decodes(sim, w)
     return budget, preempted
 
 
@@ -81,7 +81,7 @@ def admit(sim, w, r, now, budget):
     lists.note_scheduled(sim, r, now, hit_tokens, 0)
     lists.run_last(sim, w, r)
     lists.number(sim, w, r)
-    sim.requests[r].state = la.ADMITTED
+    sim.requests[r].status = la.ADMITTED
     _schedule(sim, w, r, hit_tokens, share)
     return share
 
