@@ -38,8 +38,8 @@ EVENTS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s")
 
 def fingerprint(result: Result) -> bytes:
     """Every number of a result, as bytes."""
-    of_workers = [getattr(result.workers, name) for name in result.workers.__dataclass_fields__]
-    columns = [values.tobytes() for values in (*result.requests.columns().values(), *of_workers)]
+    tables = (*result.requests.columns().values(), *result.workers.columns().values())
+    columns = [values.tobytes() for values in tables]
     return b"".join([*columns, np.float64(result.makespan_s).tobytes()])
 
 

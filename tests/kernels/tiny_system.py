@@ -29,8 +29,7 @@ def fingerprint() -> str:
             rugged=True,
         )
         result = system.simulate()
-        of_workers = [getattr(result.workers, name) for name in result.workers.__dataclass_fields__]
-        for values in (*result.requests.columns().values(), *of_workers):
+        for values in (*result.requests.columns().values(), *result.workers.columns().values()):
             digest.update(values.tobytes())
     return digest.hexdigest()
 

@@ -52,7 +52,7 @@ def _of_pools(result: Result, pools: Sequence[int], mine: npt.NDArray[np.bool_],
     return replace(
         result,
         requests=_requests(result.requests, mine, new_worker),
-        workers=_workers(result.workers, workers),
+        workers=WorkerTable(**{name: values[workers] for name, values in result.workers.columns().items()}),
         kv_capacity_tokens=uses[0].kv_capacity_tokens,
         idle_w=uses[0].idle_w,
         log=None,
@@ -74,11 +74,6 @@ def _of_pools(result: Result, pools: Sequence[int], mine: npt.NDArray[np.bool_],
         fetches_ahead=any(pool.fetches_ahead for pool in uses),
         asked=models._replace(model=np.zeros(int(mine.sum()), np.int32)),
     )
-
-
-def _workers(table: WorkerTable, workers: npt.NDArray[np.int64]) -> WorkerTable:
-    known_columns = {f.name: getattr(table, f.name) for f in fields(WorkerTable)}
-    return WorkerTable(**{name: values[workers] for name, values in known_columns.items() if values is not None})
 
 
 def _requests(table: RequestTable, mine: npt.NDArray[np.bool_], new_worker: npt.NDArray[np.int32]) -> RequestTable:

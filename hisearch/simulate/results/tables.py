@@ -175,6 +175,11 @@ class WorkerTable:
     ffn_standby_s: F8 | None = None
     link_j: F8 | None = None
 
+    def columns(self) -> dict[str, np.ndarray]:
+        """The arrays that are not None, by name."""
+        columns = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: values for name, values in columns.items() if values is not None}
+
 
 @dataclass(frozen=True)
 class StepLog:
