@@ -1,7 +1,7 @@
 """vLLM: one pass of the scheduler: running requests in order, then waiting ones, against one budget of tokens.
 
-Decodes are not visited one by one: while the budget and the free pages suffice for all running requests, their order
-has no effect. Only under shortage are they served in order.
+Decodes are not visited one by one (see ``kernels.vllm`` for their clock): while the budget and the free pages suffice
+for all running requests, their order has no effect. Only under shortage are they served in order.
 """
 
 from __future__ import annotations
