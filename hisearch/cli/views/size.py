@@ -23,6 +23,7 @@ from hisearch.search.model.deployments import formats, hardware
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import format_term, is_near
 from hisearch.specs.base import ENGINE_TITLES
+from hisearch.specs.checks.checks import left_out_formats
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.documents.from_question import Asked
 from hisearch.specs.wording import SURE, capitalised, counted, format_percent
@@ -282,6 +283,8 @@ def _cautions(result: StudyResult, asked: Asked) -> list[str]:
         notes.append(result.closeup.too_short.removesuffix("."))
     if result.formats:
         notes.append("narrower weights change answers: evaluate them on your tasks")
+    resolved, accelerators = result.resolved, result.simulation.world.accelerators
+    notes += left_out_formats(resolved.space.spec.execution, accelerators, resolved.model.spec)
     trial = result.highlighted
     if trial is not None:
         rejected = [check for check in trial.slo if isinstance(check, RejectionCheck) and check.requests]

@@ -28,12 +28,12 @@ from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.fleet_plan import plan_fleet
 from hisearch.simulate.plans.plan import (
     WorkerPlan,
-    check_split,
     ffn_accelerator_name,
     plan_pool_memory,
     plan_worker,
     worker_devices,
 )
+from hisearch.simulate.plans.refusals import check_split
 from hisearch.simulate.plans.tiers import TierRefused
 from hisearch.simulate.results.result import Result
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
