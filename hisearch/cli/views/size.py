@@ -17,6 +17,7 @@ from hisearch.report.pages.page import availability, energy_words, idle_accelera
 from hisearch.report.words.cautions import PROVISIONAL, shortcoming
 from hisearch.report.words.terms import far_off
 from hisearch.score.quantities import HOURS_PER_MONTH, quantity, titled, usd
+from hisearch.score.steady_state import format_growth
 from hisearch.score.terms import RejectionCheck, TermCheck
 from hisearch.search.confidence.conclusion_words import ENDED
 from hisearch.search.model.deployments import formats, hardware
@@ -204,8 +205,7 @@ def _headroom(result: StudyResult, asked: Asked) -> str:
         return "larger rates were not tried"
     text = f"as simulated, holds up to {capacity.load:.3g} × this rate ({capacity.load * rate:.3g} requests/s)"
     if capacity.queue_growth_rps > 0:
-        growth = f"{capacity.queue_growth_rps:.2g} requests a second"
-        return f"{text}; at {capacity.infeasible_load:.3g} × the queue grows by {growth}"
+        return f"{text}; at {capacity.infeasible_load:.3g} × {format_growth(capacity.queue_growth_rps)}"
     if math.isfinite(capacity.infeasible_load):
         return f"{text}, no longer at {capacity.infeasible_load:.3g} ×"
     return f"{text}; more was not tried"
