@@ -57,7 +57,8 @@ class WorkerPlan:
     agents: memory that they need besides KV, and its policy; None: no agents. lora, grammars: how they are served.
     groups: of KV blocks, under vLLM; None: a single group without a window.
     windows, states: SGLang's second pool. speculation: drafted tokens. kernel_compile_s: see ``latency.host``.
-    slot_bytes_per_s: of each accelerator's slot, one direction, as its host link attains it.
+    slot_bytes_per_s: of each accelerator's slot, one direction, as its host link attains it. peer_bytes_per_s: of its
+    links to accelerators of other workers, likewise.
     """
 
     engine: EngineSpec
@@ -81,6 +82,7 @@ class WorkerPlan:
     speculation: SpeculationPlan | None = None
     kernel_compile_s: float = 0.0
     slot_bytes_per_s: float = math.inf
+    peer_bytes_per_s: float = math.inf
 
     @property
     def ranks(self) -> int:
@@ -219,6 +221,7 @@ def plan_worker(
         speculation=speculation,
         kernel_compile_s=kernel_compile_s(model, engine),
         slot_bytes_per_s=accelerator.host_link.bandwidth_bytes_per_s,
+        peer_bytes_per_s=accelerator.worker_link.bandwidth_bytes_per_s,
     )
 
 
