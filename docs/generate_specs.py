@@ -16,8 +16,7 @@ from typing import Any
 
 from hisearch.specs.base import API_VERSION
 from hisearch.specs.documents.catalogue import Catalogue, shipped_root
-from hisearch.specs.documents.kinds import FOLDERS, KINDS
-from hisearch.specs.documents.schema import json_schema
+from hisearch.specs.documents.kinds import FOLDERS, KINDS, json_schema
 
 FOLDER = Path(__file__).resolve().parent
 TARGET = FOLDER / "specs.md"

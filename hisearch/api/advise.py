@@ -21,8 +21,8 @@ from hisearch.export.engines.launch import ExportError, Launch
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.trial import price_of
 from hisearch.specs.documents.catalogue import Catalogue, is_path
-from hisearch.specs.documents.from_question import ROUTERS
 from hisearch.specs.documents.overrides import apply_overrides
+from hisearch.specs.documents.question_space import ROUTERS
 from hisearch.specs.documents.resolve import load_deployment, resolve_study
 from hisearch.specs.documents.resolved import study_text
 from hisearch.specs.source import text_source

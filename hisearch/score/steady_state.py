@@ -20,8 +20,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hisearch.base.dtypes import F8
+from hisearch.score.quantities import significant
 from hisearch.simulate.results.result import Result
 from hisearch.simulate.results.tables import Outcome, RequestTable
+from hisearch.specs.wording import format_percent
 
 #: Least span of measured arrivals: seconds, and times the 99th percentile of the time in system.
 LEAST_SPAN_S = 600.0
@@ -38,6 +40,9 @@ CELLS = 10
 CONFIDENCE = 0.99
 LEAST_GROWTH = 0.01
 DEVIATIONS = 3.0
+
+#: What tells a trend, for people.
+TREND_TEST = f"Wilcoxon's signed-rank test, {format_percent(CONFIDENCE)} confidence"
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,11 @@ def queue_growth_rps(requests: RequestTable, stretch: Stretch) -> float:
     growth = float(gained.mean()) / lag_s
     least = max(LEAST_GROWTH * came / width_s * lag_s, DEVIATIONS * float(np.sqrt(earlier.mean())))
     return growth if growth * lag_s > least and _rises(gained) else 0.0
+
+
+def format_growth(growth_rps: float) -> str:
+    """``the queue grows by 3.1 requests a second``, with the test that tells so."""
+    return f"the queue grows by {significant(growth_rps, 2)} requests a second ({TREND_TEST})"
 
 
 def keeps_up(requests: RequestTable, span_s: float) -> bool:

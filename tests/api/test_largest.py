@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,11 +16,13 @@ from hisearch.api.studies.largest import largest_rate
 from hisearch.api.studies.largest_answer import AssuredRate, LargestRate
 from hisearch.api.studies.study import Study
 from hisearch.cli.main import app
-from hisearch.cli.views.largest import _chances, _searched, show
+from hisearch.cli.views.largest import _binds, _chances, _searched, show
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score
 from hisearch.score.quantities import significant
+from hisearch.score.terms import LimitCheck
 from hisearch.search.confidence.uncertainty import factors_of, normal_draws, with_factors
+from hisearch.search.evaluate import sustained
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.model.job import TRIAL_ERRORS
 from hisearch.search.rate.entrants import entrants_of
@@ -118,6 +121,8 @@ def test_an_answer_says_what_binds_and_what_more_would_bring(answer: LargestRate
     assert verdicts == sorted(verdicts, reverse=True)
     assert (verdicts[0], verdicts[-1]) == (True, False)
     assert answer.more[0].rate_rps > 1.3 * answer.rate_rps
+    values = [value for point in answer.curve for value in point.values.values()]
+    assert all(math.isfinite(value) for value in values), "missed loads are simulated to their end"
     sure = answer.assured
     assert sure is not None
     assert 0.0 < sure.rate_rps < answer.rate_rps
@@ -127,6 +132,93 @@ def test_an_answer_says_what_binds_and_what_more_would_bring(answer: LargestRate
     stored = json.loads((answer.run_dir / "largest.json").read_text())
     assert stored["rate_rps"] == answer.rate_rps
     assert (answer.run_dir / "recommended" / "vllm" / "run.sh").is_file()
+
+
+def test_an_answer_says_what_it_rests_on(answer: LargestRate, capsys: pytest.CaptureFixture[str]) -> None:
+    data = answer.to_dict()
+    assert data["profile"] == {"name": "vllm-h200 (auto)", "evidence": "fitted", "relative_error": 0.0663}
+    assert [(price["item"], price["evidence"], price["as_of"]) for price in data["prices"]] == [
+        ("h200", "assumed", "2026-11-01")
+    ]
+    assert (data["warnings"], data["overload_confidence"]) == ([], 0.99)
+    show([answer])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "fitted step times of profile vllm-h200 (auto): error of a step about 6.6 %" in said
+    assert "Prices: h200 $3.50 per hour, assumed, as of 2026-11-01" in said
+    assert "Growth of the queue: by Wilcoxon's signed-rank test, 99 % confidence." in said
+    grows = replace(answer, binds=LimitCheck("queue_growth", 3.14, 0.5))
+    assert "the queue grows by 3.1 requests a second (Wilcoxon's signed-rank test, 99 % confidence)" in _binds(grows)
+
+
+#: One worker of one setting, and no draws.
+SINGLE = (
+    "spec.space.execution.chunk_tokens=[1024]",
+    "spec.space.execution.max_running_requests=[64]",
+    "spec.space.routing.policies=[round_robin]",
+    "spec.space.cache.memory_fraction=[0.9,0.9]",
+    "spec.confidence.draws=0",
+)
+
+
+def single(gpu: str, tokens: tuple[str, str], slo: str) -> Study:
+    question = Question(
+        model="llama-3.1-8b", slo=slo, input=tokens[0], output=tokens[1], rate=1.0, gpu=(gpu,), have=(gpu, 1)
+    )
+    return Study(study_from_question(question, overrides=SINGLE).resolved)
+
+
+def test_the_roofline_of_an_unmeasured_accelerator_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = largest_rate(single("trainium2", ("800", "120"), "ttft p95 < 1s"), workers=2, around=False)
+    assert answer.profile.evidence == "assumed"
+    assert answer.to_dict()["warnings"] == ["no profile of vllm on this accelerator: the roofline prices its steps"]
+    show([answer])
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.index("No profile of vllm on this accelerator: the roofline prices its steps.") < said.index("settings")
+
+
+def test_a_run_that_is_cut_short_is_said_at_the_headline(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sustained, "MOST_REQUESTS", 3000)
+    answer = largest_rate(single("h200", ("800", "120"), "ttft p95 < 1s"), workers=2, around=False)
+    assert len(answer.warnings) == 1
+    assert "the workload was carried on for" in answer.warnings[0]
+    assert answer.to_dict()["warnings"] == list(answer.warnings)
+    show([answer])
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.index("of the 600 s that show a steady state") < said.index("settings")
+
+
+def test_weights_that_the_engine_does_not_run_are_left_out_with_a_note() -> None:
+    question = Question(
+        model="llama-3.1-8b", slo="ttft p95 < 1s", input="800", output="120", rate=1.0, gpu=("h100-sxm",),
+        engine=("trtllm",), weights=("nvfp4", "fp8"), have=("h100-sxm", 1),
+    )  # fmt: skip
+    answer = largest_rate(Study(study_from_question(question, overrides=SINGLE).resolved), workers=2, around=False)
+    assert answer.trial is not None
+    assert answer.trial.deployment.pool.weight_dtype == "fp8"
+    assert answer.warnings[0].startswith("left out: TensorRT-LLM has no kernels that multiply nvfp4 weights on h100-sx")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "slo", "resource"),
+    [
+        (("200", "400"), "ttft p95 < 10s, tpot p95 < 30ms", "decode bandwidth"),
+        (("4000", "10"), "ttft p95 < 2s, tpot p95 < 500ms", "prefill compute"),
+    ],
+)
+def test_the_resource_that_binds_is_the_one_whose_relief_carries_most(
+    tokens: tuple[str, str], slo: str, resource: str
+) -> None:
+    answer = largest_rate(single("l40s", tokens, slo), workers=2)
+    assert answer.limit is not None
+    assert answer.limit.what == resource
+    assert answer.limit.rate_rps > 1.05 * answer.rate_rps
+    assert answer.to_dict()["limit"] == resource
+    assert resource in _binds(answer)
+    assert {relief.what for relief in answer.relieved} == {
+        "prefill compute", "decode bandwidth", "host speed", "KV memory",
+    }  # fmt: skip
 
 
 def test_the_assured_rate_is_what_enough_draws_hold_one_by_one(answer: LargestRate) -> None:

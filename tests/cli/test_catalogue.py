@@ -8,9 +8,8 @@ import pytest
 
 from hisearch.cli.verbs.doctor import installation
 from hisearch.search.model.fit import deployment_fits, study_fits
-from hisearch.specs.documents.kinds import KINDS
+from hisearch.specs.documents.kinds import KINDS, json_schema
 from hisearch.specs.documents.resolve import load_deployment, load_study
-from hisearch.specs.documents.schema import json_schema
 from tests.cli.conftest import Hisearch
 from tests.cli.documents import DEPLOYMENT
 

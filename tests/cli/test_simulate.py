@@ -67,6 +67,12 @@ def test_power_is_that_of_the_run_however_long_it_is_carried_on(hisearch: Hisear
     assert of_accelerators * data["metrics"]["mean_w"] == pytest.approx(sum(row["mean_w"] for row in workers), rel=1e-6)
 
 
+def test_an_overload_is_told_with_the_test_that_found_it(hisearch: Hisearch, workdir: Path) -> None:
+    ran = hisearch("simulate", "pair.yaml", "--trace", "visits.yaml", "--load", 4000, "--json", "-q").json
+    assert "This load is an overload: the queue grows by" in ran["steadiness"]
+    assert "(Wilcoxon's signed-rank test, 99 % confidence)." in ran["steadiness"]
+
+
 def test_json_is_the_librarys_result(hisearch: Hisearch, workdir: Path) -> None:
     arguments = ("--trace", "visits.yaml", "--slo", "interactive-chat", "--json", "--seed", 3, "--load", 2)
     data = hisearch("simulate", "pair.yaml", *arguments).json

@@ -67,7 +67,7 @@ def test_its_json_adds_the_question_to_that_of_run(hisearch: Hisearch, workdir: 
     assert data["question"]["weights"] == ["bf16", "fp8"]
     assert data["held_back_by"]["label"] == "ttft_p95"
     assert set(data["held_back_by"]["relieved_s"]) == {
-        "prefill compute", "decode bandwidth", "host work", "KV memory",
+        "prefill compute", "decode bandwidth", "host speed", "KV memory",
     }  # fmt: skip
     assert data["next_cheaper"] is None
     assert data["requests"].startswith("300 requests are simulated (150 s, 15 of them above p95)")

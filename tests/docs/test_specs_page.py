@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from hisearch.specs.documents.kinds import KINDS
-from hisearch.specs.documents.schema import json_schema
+from hisearch.specs.documents.kinds import KINDS, json_schema
 from tests.docs.pages import ROOT, anchors
 
 

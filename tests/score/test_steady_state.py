@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hisearch.score.steady_state import queue_growth_rps, served_rates, span_needed_s, stretch_of
+from hisearch.score.steady_state import format_growth, queue_growth_rps, served_rates, span_needed_s, stretch_of
 from hisearch.simulate.results.tables import Outcome, RequestTable
 
 
@@ -93,3 +93,9 @@ def test_a_run_measures_whole_cycles_behind_its_warm_up(span_s: float, cycle_s: 
 def test_long_stays_ask_for_long_spans() -> None:
     assert span_needed_s(5.0) == 600.0
     assert span_needed_s(60.0) == 1200.0
+
+
+def test_growth_is_told_with_the_test_that_found_it() -> None:
+    said = "requests a second (Wilcoxon's signed-rank test, 99 % confidence)"
+    assert format_growth(3.14) == f"the queue grows by 3.1 {said}"
+    assert format_growth(1521.0) == f"the queue grows by 1,521 {said}"

@@ -12,8 +12,8 @@ from hisearch.latency.sharding import InvalidParallelism
 from hisearch.search.model.deployments import deployment_of, on_engine, parameters_of
 from hisearch.search.records.pool_dimensions import pool_dimensions
 from hisearch.search.refine.local_search import changed
-from hisearch.simulate.plans.plan import check_split
-from hisearch.specs.base import ENGINE_TITLES, EngineName
+from hisearch.simulate.plans.refusals import check_formats, check_split
+from hisearch.specs.base import ENGINE_TITLES, DType, EngineName
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.documents.catalogue import Catalogue
@@ -109,3 +109,39 @@ def test_compiled_engines_have_no_attention_groups() -> None:
     engine = EngineSpec(name="trtllm", version="0.21.0")
     with pytest.raises(InvalidParallelism, match="is not simulated with compiled engines of TensorRT-LLM 0"):
         check_split(PoolSpec(accelerator="h200", engine=engine, attention_data_parallel=2), model)
+
+
+@pytest.mark.parametrize(
+    ("engine", "accelerator", "dtype", "runs"),
+    [
+        ("trtllm", "h100-sxm", "nvfp4", False),
+        ("trtllm", "l40s", "nvfp4", False),
+        ("trtllm", "a100-80gb", "fp8", False),
+        ("trtllm", "b200", "nvfp4", True),
+        ("trtllm", "rtx-pro-6000", "nvfp4", True),
+        ("trtllm", "h100-sxm", "fp8", True),
+        ("trtllm", "l40s", "fp8", True),
+        ("trtllm", "a100-80gb", "int4", True),
+        ("vllm", "h100-sxm", "nvfp4", True),
+        ("vllm", "a100-80gb", "fp8", True),
+    ],
+)
+def test_weights_without_kernels_are_refused(engine: EngineName, accelerator: str, dtype: DType, runs: bool) -> None:
+    """TensorRT-LLM's hardware support matrix; vLLM unpacks what the accelerator cannot multiply."""
+    catalogue = Catalogue()
+    model, spec = catalogue.get("Model", "mixtral-8x7b").spec, catalogue.get("Accelerator", accelerator).spec
+    pool = PoolSpec(accelerator=accelerator, engine=EngineSpec(name=engine), weight_dtype=dtype)
+    if runs:
+        check_formats(pool, model, spec)
+        return
+    with pytest.raises(InvalidParallelism, match=f"no kernels that multiply {dtype} weights on {accelerator}") as error:
+        check_formats(pool, model, spec)
+    assert error.value.key == "weight_dtype"
+
+
+def test_checkpoints_without_scales_of_activations_are_unpacked_everywhere() -> None:
+    catalogue = Catalogue()
+    model = catalogue.get("Model", "nemotron-3.5-lightning-30b-a3b").spec
+    assert (model.weight_dtype, model.weight_only) == ("nvfp4", ["nvfp4"])
+    pool = PoolSpec(accelerator="h200", engine=EngineSpec(name="trtllm"))
+    check_formats(pool, model, catalogue.get("Accelerator", "h200").spec)

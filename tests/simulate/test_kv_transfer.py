@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
+from hisearch.api.deployments.deployment import plan_deployment
 from hisearch.latency.sharding import Parallelism
 from hisearch.latency.step_cost import decode_step_seconds, step_seconds
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
@@ -17,6 +19,7 @@ from hisearch.simulate.plans.tier_plan import TransferLaw
 from hisearch.simulate.results.tables import Outcome
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.documents.resolve import load_deployment
 from tests.kernels.systems import compiled, examples, plan
 from tests.kernels.test_lockstep_steps import lockstep_plan
 from tests.reference.random_traces import TraceShape, random_trace
@@ -323,3 +326,37 @@ def test_a_slot_slower_than_its_port_sets_the_pace_without_copies_too() -> None:
     )
     # The fixed part of a transfer is the port's.
     np.testing.assert_allclose(over, halved - LINK.base_s * (trace.arrays.output_tokens > 1), rtol=1e-9)
+
+
+DISAGGREGATED = """\
+apiVersion: hisearch/v1
+kind: Deployment
+metadata: {{name: pair}}
+spec:
+  model: llama-3.1-8b
+  pools:
+    - {{name: prefill, role: prefill, accelerator: {}, engine: {{name: vllm}}}}
+    - {{name: decode, role: decode, accelerator: {}, engine: {{name: vllm}}}}
+  transfer: {{fabric: {}, efficiency: 0.5}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "fabric", "bytes_per_s"),
+    [
+        ("h100-sxm", "h100-sxm", "nvlink4-switch", 450e9),
+        ("a100-80gb", "a100-80gb", "nvlink4-switch", 300e9),
+        ("h100-sxm", "a100-80gb", "nvlink4-switch", 300e9),
+        ("mi300x", "mi300x", "nvlink4-switch", 448e9),
+        ("b200", "b200", "nvlink4-switch", 450e9),
+        ("b200", "b200", "nvlink5-switch", 900e9),
+        ("h100-nvl", "h100-nvl", "nvlink4-switch", 55e9),  # bridges join two alone: else over their slots
+        ("a100-80gb", "a100-80gb", "roce-200", 25e9),
+    ],
+)
+def test_kv_goes_no_faster_than_the_accelerators_own_links(
+    tmp_path: Path, prefill: str, decode: str, fabric: str, bytes_per_s: float
+) -> None:
+    path = tmp_path / "pair.yaml"
+    path.write_text(DISAGGREGATED.format(prefill, decode, fabric))
+    assert plan_deployment(load_deployment(path)).transfer.bytes_per_s == pytest.approx(0.5 * bytes_per_s)

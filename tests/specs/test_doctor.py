@@ -44,6 +44,10 @@ def test_a_good_study_only_reminds_of_its_prices(project: Path) -> None:
         ),
         ([_space("weight_dtypes: [int4]")], "h100-sxm has no int4 rate; known: fp32, bf16, fp16, fp8, int8"),
         (["spec.model=gpt-oss-120b", _space("weight_dtypes: [fp4]")], "h100-sxm has no fp4 rate"),
+        (
+            ["spec.space={execution: {accelerators: [a100-80gb], engines: [trtllm], weight_dtypes: [bf16, fp8]}}"],
+            "left out: TensorRT-LLM has no kernels that multiply fp8 weights on a100-80gb",
+        ),
         ([_space("chunk_tokens: [128]")], "128 is less than max_running_requests 256: left out for vLLM"),
         (
             [_cache("tiers: [{media: [ddr5], gib: [0, 256]}]")],
@@ -128,6 +132,11 @@ def test_a_deployments_warnings() -> None:
         path, "spec.pools.0.tiers.0.gib=900"
     )
     assert "h100-sxm has no fp4 rate" in _warnings(path, "spec.pools.0.weight_dtype=fp4")
+    under_trtllm = ["spec.pools.0.engine.name=trtllm", "spec.pools.0.weight_dtype=nvfp4"]
+    assert [f"{problem.key}: {problem.message}" for problem in load_any(path, under_trtllm).problems] == [
+        "spec.pools.0.weight_dtype: TensorRT-LLM has no kernels that multiply nvfp4 weights on h100-sxm; Marlin, which "
+        "unpacks them where it is asked to, is not simulated"
+    ]
 
 
 def test_terms_that_say_nothing(project: Path) -> None:

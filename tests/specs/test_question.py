@@ -56,6 +56,19 @@ def test_the_study_states_what_was_asked() -> None:
 
 
 @pytest.mark.parametrize(
+    ("gpu", "fabric"),
+    [
+        ("h100-sxm", "nvlink4-switch"), ("a100-80gb", "nvlink4-switch"), ("mi300x", "nvlink4-switch"),
+        ("b200", "nvlink5-switch"), ("mi355x", "nvlink5-switch"), ("h100-nvl", "roce-200"), ("l40s", "roce-200"),
+    ],
+)  # fmt: skip
+def test_kv_moves_over_the_slowest_switch_that_the_accelerators_link_needs(gpu: str, fabric: str) -> None:
+    space = asked(gpu=(gpu,), have=(gpu, 4)).resolved.space.spec
+    assert space.pools.disaggregated is not None
+    assert space.pools.disaggregated.fabrics == [fabric]
+
+
+@pytest.mark.parametrize(
     ("model", "degrees"),
     [("deepseek-v3", [1, 2, 4, 8]), ("qwen3-30b-a3b", [1, 2]), ("qwen3-32b", [1]), ("gpt-oss-120b", [1])],
 )

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from hisearch.specs.documents.kinds import KINDS
-from hisearch.specs.documents.schema import json_schema
+from hisearch.specs.documents.kinds import KINDS, json_schema
 
 
 def _keys(schema: dict[str, Any], model: str) -> set[str]:

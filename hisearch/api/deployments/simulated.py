@@ -23,7 +23,7 @@ from hisearch.hardware.prices import CostBreakdown
 from hisearch.score.classes import ClassShare, shares_of_classes
 from hisearch.score.evaluate import Score
 from hisearch.score.fairness import ServiceDifference, largest_service_difference
-from hisearch.score.steady_state import Stretch, measured, queue_growth_rps, span_needed_s
+from hisearch.score.steady_state import Stretch, format_growth, measured, queue_growth_rps, span_needed_s
 from hisearch.search.model.deployments import describe
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
@@ -124,7 +124,7 @@ class SimulatedRun(Shown):
             f"after a warm-up of {self.stretch.warm_up_s:,.0f} s"
         )
         if growth > 0:
-            return f"{run}. This load is an overload: the queue grows by {growth:.2g} requests a second."
+            return f"{run}. This load is an overload: {format_growth(growth)}."
         return f"{run}. The queue does not grow."
 
     @property

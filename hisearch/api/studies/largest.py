@@ -17,17 +17,18 @@ from hisearch.api.studies.largest_answer import AssuredRate, Compared, CurvePoin
 from hisearch.export.engines.launch import ExportError
 from hisearch.score.metrics import metric_of
 from hisearch.score.quantities import quantity
-from hisearch.score.terms import worst_check
+from hisearch.score.terms import Check, worst_check
 from hisearch.search.confidence.baseline import default_engine
 from hisearch.search.confidence.uncertainty import factors_of, normal_draws, with_factors
 from hisearch.search.evaluate.simulation import Simulation
 from hisearch.search.model.deployments import deployment_of, describe, parameters_of
-from hisearch.search.model.job import TRIAL_ERRORS, Job
+from hisearch.search.model.job import TRIAL_ERRORS, Evaluation, Job
 from hisearch.search.rate.assured import assured_load
 from hisearch.search.rate.entrants import Entrant, entrants_of
 from hisearch.search.rate.race import Carried, Race
 from hisearch.search.refine.local_search import can_build, changed
 from hisearch.search.stages.screening import screen
+from hisearch.specs.checks.checks import left_out_formats
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.deployments.pool import PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
@@ -171,6 +172,7 @@ class _Answer:
     ) -> None:  # fmt: skip
         self._study, self._problem, self._simulation = study, problem, simulation
         self._race, self._own_rps, self._assured = race, own_rps, assured
+        self._runs: dict[float, Evaluation] = {}
 
     def made(self, entrants: Sequence[Entrant], *, report_around: bool) -> LargestRate:
         """The answer; see ``LargestRate``."""
@@ -178,13 +180,14 @@ class _Answer:
         counts = (len(entrants), race.tried)
         if best is None or best.evaluation is None:
             return LargestRate(
-                self._study, self._simulation, None, 0.0, math.inf, None, "", (), (), (), *counts, race.simulations,
+                self._study, self._simulation, None, 0.0, math.inf, None, (), (), (), (), *counts, race.simulations,
                 0.0, race.ended,
             )  # fmt: skip
         job = Job(4, best.deployment, parameters_of(best.deployment), load=best.load)
-        missed = best.missed
-        curve, simpler, more = (
-            (self._curve(best), self._simpler(best), self._more(best)) if report_around else ((), (), ())
+        relieved, curve, simpler, more = (
+            (self._relieved(best), self._curve(best), self._simpler(best), self._more(best))
+            if report_around
+            else ((), (), (), ())
         )
         return LargestRate(
             self._study,
@@ -192,8 +195,8 @@ class _Answer:
             best.evaluation.trial(0, job),
             best.load * self._own_rps,
             best.capacity.infeasible_load * self._own_rps,
-            None if missed is None else worst_check([check for check in missed.slo if not check.holds]),
-            self._limit(best),
+            self._binds(best),
+            relieved,
             curve,
             simpler,
             more,
@@ -202,30 +205,56 @@ class _Answer:
             0.0,
             race.ended,
             self._assured,
+            self._warnings(best),
         )
 
-    def _limit(self, best: Carried) -> str:
-        """The resource whose relief carries most at the missed load: a fifth less time for it, or a quarter more KV."""
+    def _at(self, best: Carried, load: float) -> Evaluation:
+        """The winner at a load, simulated to the end, once."""
+        if load not in self._runs:
+            self._runs[load] = self._simulation.evaluate_at(best.deployment, load, to_the_end=True)
+        return self._runs[load]
+
+    def _binds(self, best: Carried) -> Check | None:
+        """The check that is missed most just above the largest load.
+
+        It is simulated to its end there: a run that is given up has requests without an end, which miss every term.
+        """
+        if best.missed is None:
+            return None
+        runs = (self._at(best, best.capacity.infeasible_load), best.missed)
+        missed = [[check for check in run.slo if not check.holds] for run in runs]
+        return worst_check(missed[0] or missed[1])
+
+    def _warnings(self, best: Carried) -> tuple[str, ...]:
+        """Formats that were left out, and warnings of the runs at the assured load and at the largest; each once."""
+        runs = [best.evaluation]
+        if self._assured is not None and self._assured.rate_rps > 0.0:
+            runs.insert(0, self._at(best, self._assured.rate_rps / self._own_rps))
+        resolved, accelerators = self._study.resolved, self._simulation.world.accelerators
+        left_out = left_out_formats(resolved.space.spec.execution, accelerators, resolved.model.spec)
+        return tuple(dict.fromkeys([*left_out, *(note for run in runs if run is not None for note in run.warnings)]))
+
+    def _relieved(self, best: Carried) -> tuple[Compared, ...]:
+        """What a quarter more of each resource alone would carry.
+
+        Rates are compared, not terms at one load: above the edge several reliefs make all terms hold, or none does.
+        """
         from hisearch.api.studies.limiting import reliefs
 
-        load = best.load * 1.05
-        held = {}
         fleet = self._simulation.fleet(best.deployment)
+        rows = []
         for name, relieve in reliefs().items():
             pools = tuple(replace(pool, plan=relieve(pool.plan)) for pool in fleet.pools)
-            try:
-                evaluation = self._simulation.evaluate_at(best.deployment, load, replace(fleet, pools=pools))
-            except TRIAL_ERRORS:
-                continue
-            held[name] = evaluation.worst_violation
-        return min(held, key=lambda name: held[name]) if held else ""
+            evaluate = partial(self._simulation.evaluate_at, fleet=replace(fleet, pools=pools))
+            rows.append(self._rate(name, best.deployment, best.load, replace(self._race, evaluate=evaluate)))
+        return tuple(rows)
 
     def _curve(self, best: Carried) -> tuple[CurvePoint, ...]:
         labels = [term.label for term in self._problem.slo.terms]
 
         def point(load: float) -> CurvePoint | None:
             try:
-                evaluation = self._simulation.evaluate_at(best.deployment, load)
+                evaluation = self._at(best, load)
             except TRIAL_ERRORS:
                 return None
             values = {label: evaluation.metrics[metric_of(label)] for label in labels}

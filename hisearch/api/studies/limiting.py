@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hisearch.latency.costs import FrontEnd
 from hisearch.score.terms import TermCheck
 from hisearch.search.confidence.uncertainty import with_factors
 from hisearch.search.model.job import TRIAL_ERRORS
@@ -26,11 +27,7 @@ RELIEF = 0.8
 LEAST_EFFECT = 0.02
 
 #: Resource -> regimes of steps (``search.confidence.uncertainty``) that take less time with more of it.
-_FASTER: Mapping[str, tuple[str, ...]] = {
-    "prefill compute": ("prefill",),
-    "decode bandwidth": ("decode", "mixed"),
-    "host work": ("host",),
-}
+_FASTER: Mapping[str, tuple[str, ...]] = {"prefill compute": ("prefill",), "decode bandwidth": ("decode", "mixed")}
 
 
 @dataclass(frozen=True)
@@ -92,8 +89,14 @@ def reliefs() -> dict[str, Callable[[WorkerPlan], WorkerPlan]]:
         factors = dict.fromkeys(regimes, RELIEF)
         return lambda plan: replace(plan, costs=with_factors(plan.costs, factors))
 
+    def faster_host(plan: WorkerPlan) -> WorkerPlan:
+        """Steps wait for less host work, and requests pass the engine's server in less time."""
+        costs = with_factors(plan.costs, {"host": RELIEF})
+        return replace(plan, costs=replace(costs, front_end=FrontEnd(*(RELIEF * each_s for each_s in costs.front_end))))
+
     def roomier(plan: WorkerPlan) -> WorkerPlan:
         pages = int(plan.kv_capacity_tokens / RELIEF) // plan.engine.page_size
         return replace(plan, kv_capacity_tokens=pages * plan.engine.page_size)
 
-    return {name: faster(regimes) for name, regimes in _FASTER.items()} | {"KV memory": roomier}
+    bound = {name: faster(regimes) for name, regimes in _FASTER.items()}
+    return {**bound, "host speed": faster_host, "KV memory": roomier}

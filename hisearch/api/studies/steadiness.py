@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hisearch.score.metrics import metric_of
 from hisearch.score.quantities import notes, quantity, titled
-from hisearch.score.steady_state import span_needed_s
+from hisearch.score.steady_state import format_growth, span_needed_s
 from hisearch.search.evaluate.sustained import GROWTH
 from hisearch.search.model.job import TRIAL_ERRORS
 from hisearch.search.model.trial import Trial
@@ -60,7 +60,7 @@ def too_short(simulation: Simulation, trial: Trial) -> str:
         return f"{short} Carried on for so long it cannot be simulated: {error}."
     growth = carried_on.metrics[metric_of(GROWTH)]
     if growth > 0:
-        return f"{short} Carried on, this load is an overload: the queue grows by {growth:.2g} requests a second."
+        return f"{short} Carried on, this load is an overload: {format_growth(growth)}."
     missed = [check for check in carried_on.slo if not check.holds]
     if not missed:
         return f"{short} Carried on for so long, the SLO holds." if trial.feasible else ""

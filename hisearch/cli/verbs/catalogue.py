@@ -55,7 +55,7 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON Schema of a kind of document."""
-    from hisearch.specs.documents.schema import json_schema
+    from hisearch.specs.documents.kinds import json_schema
 
     text = json.dumps(json_schema(known_kind(kind)), indent=2) + "\n"
     if out is None:

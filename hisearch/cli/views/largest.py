@@ -11,12 +11,15 @@ from hisearch.api.studies.largest import described
 from hisearch.api.studies.largest_answer import AssuredRate, Compared, LargestRate
 from hisearch.cli import output
 from hisearch.cli.views.terms import TERM_COLUMNS, term_rows
-from hisearch.score.quantities import quantity, significant, titled
+from hisearch.score.quantities import quantity, significant, titled, usd
+from hisearch.score.steady_state import TREND_TEST, format_growth
+from hisearch.score.terms import LimitCheck
+from hisearch.search.evaluate.sustained import GROWTH
 from hisearch.search.model.deployments import formats
 from hisearch.search.model.trial import Trial
 from hisearch.search.stages.ending import ON_ANOTHER_DAY
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.wording import counted, format_percent
+from hisearch.specs.wording import capitalised, counted, format_percent
 
 #: Limit of a race -> what is said of it.
 _ENDED = {
@@ -71,6 +74,7 @@ def _show(answer: LargestRate) -> None:
     if trial is None:
         output.say(f"{_accelerators(answer)} carry no rate of {model} within the SLO", bold=True)
         output.say(f"{counted(answer.entrants, 'deployment')} of the space; {answer.tried:,} were tried")
+        output.pairs({"rests on": _rests_on(answer)})
         return
     sure, rate = answer.assured, significant(_carried_rps(answer))
     if sure is not None and answer.nothing_assured:
@@ -84,10 +88,12 @@ def _show(answer: LargestRate) -> None:
         output.say(f"{_accelerators(answer)} carry {rate} requests/s of {model} within the SLO{chance}", bold=True)
     output.pairs(
         {
+            **_mind(answer),
             "deployment": described(answer),
             "settings": "; ".join(_settings(trial)),
             "as simulated": f"{significant(answer.rate_rps)} requests/s; {_EDGE if sure is None else _chances(sure)}",
             "binds": _binds(answer),
+            "rests on": _rests_on(answer),
             "searched": _searched(answer),
         }
     )
@@ -107,6 +113,8 @@ def _show(answer: LargestRate) -> None:
         ]
         titles = [quantity(label).label for label in labels]
         output.table(("requests/s", *titles, "queue grows by", "SLO"), rows, numbers=range(len(labels) + 2))
+        if any(point.queue_growth_rps > 0 for point in answer.curve):
+            output.say(f"Growth of the queue: by {TREND_TEST}.")
     for heading, others in (
         (f"How far simpler settings fall short of {significant(answer.rate_rps)}, as simulated", answer.simpler),
         (f"What more would bring, as simulated: {significant(answer.rate_rps)} now", answer.more),
@@ -161,16 +169,40 @@ def _settings(trial: Trial) -> list[str]:
 
 
 def _binds(answer: LargestRate) -> str:
-    limit = f"; most relieved by more {answer.limit}" if answer.limit else ""
+    limit = _limit(answer)
     check = answer.binds
     if check is None or math.isinf(answer.missed_rps):
         return f"more was not tried{limit}"
     at = f"at {significant(answer.missed_rps)} requests/s"
-    if check.label == "queue_growth":
-        grows = next((p.queue_growth_rps for p in answer.curve if p.queue_growth_rps > 0), math.nan)
-        growth = getattr(check, "value", grows)
-        return f"{at} the queue grows by {significant(growth, 2)} requests a second{limit}"
+    if isinstance(check, LimitCheck) and check.label == GROWTH:
+        return f"{at} {format_growth(check.value)}{limit}"
     return f"{at} {titled(check)} is missed{limit}"
+
+
+def _limit(answer: LargestRate) -> str:
+    """The resource of which more would raise the rate most."""
+    if not answer.relieved:
+        return ""
+    if answer.limit is None:
+        return "; a quarter more of no resource alone carries more"
+    carried = significant(answer.limit.rate_rps)
+    return f"; a quarter more {answer.limit.what} would carry {carried} requests/s"
+
+
+def _mind(answer: LargestRate) -> dict[str, str]:
+    """What is to be doubted of the rate, as a row; none without any."""
+    return {"mind": " ".join(f"{capitalised(warning)}." for warning in answer.warnings)} if answer.warnings else {}
+
+
+def _rests_on(answer: LargestRate) -> str:
+    """The profile of the step times with its evidence and error, and the prices with theirs."""
+    profile = answer.profile
+    prices = [
+        f"{note.item} {usd(note.price)} per {note.unit.partition('/')[2]}, {note.evidence}, as of {note.as_of}"
+        for note in answer.prices
+    ]
+    paid = f". Prices: {'; '.join(prices)}" if prices else ""
+    return f"{profile.evidence} step times of profile {profile.name}: {profile.error}{paid}"
 
 
 def _searched(answer: LargestRate) -> str:

@@ -17,12 +17,14 @@ from hisearch.report.pages.page import availability, energy_words, idle_accelera
 from hisearch.report.words.cautions import PROVISIONAL, shortcoming
 from hisearch.report.words.terms import far_off
 from hisearch.score.quantities import HOURS_PER_MONTH, quantity, titled, usd
+from hisearch.score.steady_state import format_growth
 from hisearch.score.terms import RejectionCheck, TermCheck
 from hisearch.search.confidence.conclusion_words import ENDED
 from hisearch.search.model.deployments import formats, hardware
 from hisearch.search.model.trial import Trial
 from hisearch.search.select.recommend import format_term, is_near
 from hisearch.specs.base import ENGINE_TITLES
+from hisearch.specs.checks.checks import left_out_formats
 from hisearch.specs.deployments.deployment import DeploymentSpec
 from hisearch.specs.documents.from_question import Asked
 from hisearch.specs.wording import SURE, capitalised, counted, format_percent
@@ -203,8 +205,7 @@ def _headroom(result: StudyResult, asked: Asked) -> str:
         return "larger rates were not tried"
     text = f"as simulated, holds up to {capacity.load:.3g} × this rate ({capacity.load * rate:.3g} requests/s)"
     if capacity.queue_growth_rps > 0:
-        growth = f"{capacity.queue_growth_rps:.2g} requests a second"
-        return f"{text}; at {capacity.infeasible_load:.3g} × the queue grows by {growth}"
+        return f"{text}; at {capacity.infeasible_load:.3g} × {format_growth(capacity.queue_growth_rps)}"
     if math.isfinite(capacity.infeasible_load):
         return f"{text}, no longer at {capacity.infeasible_load:.3g} ×"
     return f"{text}; more was not tried"
@@ -282,6 +283,8 @@ def _cautions(result: StudyResult, asked: Asked) -> list[str]:
         notes.append(result.closeup.too_short.removesuffix("."))
     if result.formats:
         notes.append("narrower weights change answers: evaluate them on your tasks")
+    resolved, accelerators = result.resolved, result.simulation.world.accelerators
+    notes += left_out_formats(resolved.space.spec.execution, accelerators, resolved.model.spec)
     trial = result.highlighted
     if trial is not None:
         rejected = [check for check in trial.slo if isinstance(check, RejectionCheck) and check.requests]

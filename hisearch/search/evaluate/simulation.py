@@ -27,7 +27,8 @@ from hisearch.simulate.plans.agent_memory import AgentsRefused
 from hisearch.simulate.plans.draw import WorkerHardware, ffn_accelerator_name, idle_draw, worker_devices
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.fleet_plan import plan_fleet
-from hisearch.simulate.plans.plan import WorkerPlan, check_split, plan_pool_memory, plan_worker
+from hisearch.simulate.plans.plan import WorkerPlan, plan_pool_memory, plan_worker
+from hisearch.simulate.plans.refusals import check_split
 from hisearch.simulate.plans.tiers import TierRefused
 from hisearch.simulate.results.result import Result
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec

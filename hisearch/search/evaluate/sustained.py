@@ -16,6 +16,7 @@ import numpy as np
 
 from hisearch.score.evaluate import Score
 from hisearch.score.metrics import metric_of
+from hisearch.score.quantities import significant
 from hisearch.score.steady_state import (
     LEAST_GROWTH,
     LEAST_SPAN_S,
@@ -112,8 +113,8 @@ def sustained(
     warnings = [*result.warnings, *score.warnings]
     if not refused and wanted_s > most_s:
         warnings.append(
-            f"at {load:.3g} times its rate the workload was carried on for {span_s:,.0f} s, of the {wanted_s:,.0f} s "
-            f"that show a steady state: more than {MOST_REQUESTS:,} requests are not simulated"
+            f"at {significant(load)} times its rate the workload was carried on for {span_s:,.0f} s, of the "
+            f"{wanted_s:,.0f} s that show a steady state: more than {MOST_REQUESTS:,} requests are not simulated"
         )
     return Evaluation(score.metrics, score.slo, score.feasible, warnings=tuple(warnings))
 

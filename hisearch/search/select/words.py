@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from hisearch.score.quantities import quantity, titled, usd
+from hisearch.score.steady_state import format_growth
 from hisearch.search.model.deployments import describe
 from hisearch.search.model.trial import price_of
 from hisearch.specs.wording import counted, format_percent, listed
@@ -35,6 +36,7 @@ class Words:
         environment.filters |= {
             "cents": lambda dollars: f"${dollars:,.2f}",
             "counted": counted,
+            "growth": format_growth,
             "line": describe,
             "listed": listed,
             "load": lambda factor: f"{factor:.3g}",

@@ -97,4 +97,5 @@ class Refusals:
             if error.bytes_short < self._bytes_short:
                 self._bytes_short, self.nearest_fit = error.bytes_short, str(error)
         else:
-            self.count("cannot be split" if isinstance(error, InvalidParallelism) else str(error))
+            split = isinstance(error, InvalidParallelism) and error.key != "weight_dtype"
+            self.count("cannot be split" if split else str(error))

@@ -54,7 +54,9 @@ def plan_fleet(
         router=deployment.router,
         decode_router=deployment.decode_router,
         admission=deployment.admission,
-        transfer=_transfer(deployment, models, fabric) if fabric is not None and disaggregated else TransferPlan(),
+        transfer=_transfer(deployment, workers, models, fabric)
+        if fabric is not None and disaggregated
+        else TransferPlan(),
         incidents=tuple(_incidents(deployment, workers)),
         retry_s=deployment.retry.after_s,
         retries=deployment.retry.retries,
@@ -131,8 +133,19 @@ def _scheduled(p: int, pool: PoolSpec) -> list[Incident]:
     return events
 
 
-def _transfer(deployment: DeploymentSpec, models: Mapping[str, ModelSpec], fabric: FabricSpec) -> TransferPlan:
-    spec = deployment.transfer
+def _transfer(
+    deployment: DeploymentSpec, workers: Sequence[WorkerPlan], models: Mapping[str, ModelSpec], fabric: FabricSpec
+) -> TransferPlan:
+    """KV transfers over ``fabric``.
+
+    NVLink begins at the accelerators' own links, whatever switch is between them: no transfer is faster than the
+    slowest of these. Other fabrics begin at their slots (``TransferPlan.over_slots``).
+    """
+    spec, bandwidth = deployment.transfer, fabric.link.bandwidth_bytes_per_s
+    over_slots = fabric.link.kind != "nvlink"
+    if not over_slots:
+        pairs = zip(deployment.pools, workers, strict=True)
+        bandwidth = min(bandwidth, *(worker.peer_bytes_per_s for pool, worker in pairs if pool.role != "unified"))
     engine = next(pool.engine.name for pool in deployment.pools if pool.role == "decode")
     reserve_first = spec.order == "reserve_first" or (spec.order == "auto" and engine == "sglang")
     granularity = _granularity(spec, reserve_first)
@@ -141,8 +154,8 @@ def _transfer(deployment: DeploymentSpec, models: Mapping[str, ModelSpec], fabri
         pipelined=granularity != "whole",
         layer_share=1.0 / _layers(deployment, models) if granularity == "layer" else 1.0,
         base_s=fabric.link.latency_s,
-        bytes_per_s=fabric.link.bandwidth_bytes_per_s * spec.efficiency,
-        over_slots=fabric.link.kind != "nvlink",
+        bytes_per_s=bandwidth * spec.efficiency,
+        over_slots=over_slots,
         forward_s=spec.forward_s,
         local_tokens=spec.local_prefill_tokens,
         reserved_tokens=spec.reserved_decode_tokens,

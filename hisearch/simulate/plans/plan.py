@@ -19,7 +19,7 @@ from hisearch.latency.devices.memory import devices_memory
 from hisearch.latency.drafting.drafter import with_drafter
 from hisearch.latency.estimator import compile_costs
 from hisearch.latency.host import kernel_compile_s
-from hisearch.latency.sharding import InvalidParallelism, Parallelism
+from hisearch.latency.sharding import Parallelism
 from hisearch.simulate.plans import lora as lora_plans
 from hisearch.simulate.plans.agent_memory import plan_agents, with_adapters, with_disk
 from hisearch.simulate.plans.agent_plan import AgentPlan
@@ -27,26 +27,15 @@ from hisearch.simulate.plans.draw import WorkerHardware, idle_draw, worker_devic
 from hisearch.simulate.plans.grammar_plan import GrammarPlan, plan_grammars
 from hisearch.simulate.plans.groups_plan import GroupsPlan, StatesPlan, WindowsPlan
 from hisearch.simulate.plans.lora_plan import LoraPlan
+from hisearch.simulate.plans.refusals import check_formats, check_simulated, check_split
 from hisearch.simulate.plans.speculation_plan import SpeculationPlan, plan_speculation
 from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan
-from hisearch.simulate.plans.tiers import TierRefused, Tiers, plan_tiers
-from hisearch.specs.base import ENGINE_TITLES
+from hisearch.simulate.plans.tiers import Tiers, plan_tiers
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
-from hisearch.specs.deployments.engine_rules import rules_in_force
-from hisearch.specs.deployments.tier_checks import TierProblem
-from hisearch.specs.deployments.tiers import (
-    GROUP_KV_CONNECTORS,
-    KV_CONNECTOR_TITLES,
-    SIMULATED_KV_CONNECTORS,
-    kv_connector_title,
-    may_expire,
-)
 from hisearch.specs.machines.devices import DeviceSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec, MediumSpec
-from hisearch.specs.machines.parallelism import engine_problem
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
-from hisearch.specs.versions import compiles_engine
 
 #: A worker of one accelerator.
 UNSPLIT = Parallelism()
@@ -69,7 +58,8 @@ class WorkerPlan:
     agents: memory that they need besides KV, and its policy; None: no agents. lora, grammars: how they are served.
     groups: of KV blocks, under vLLM; None: a single group without a window.
     windows, states: SGLang's second pool. speculation: drafted tokens. kernel_compile_s: see ``latency.host``.
-    slot_bytes_per_s: of each accelerator's slot, one direction, as its host link attains it.
+    slot_bytes_per_s: of each accelerator's slot, one direction, as its host link attains it. peer_bytes_per_s: of its
+    links to accelerators of other workers, likewise.
     """
 
     engine: EngineSpec
@@ -93,6 +83,7 @@ class WorkerPlan:
     speculation: SpeculationPlan | None = None
     kernel_compile_s: float = 0.0
     slot_bytes_per_s: float = math.inf
+    peer_bytes_per_s: float = math.inf
 
     @property
     def ranks(self) -> int:
@@ -235,6 +226,7 @@ def plan_worker(
         speculation=speculation,
         kernel_compile_s=kernel_compile_s(model, engine),
         slot_bytes_per_s=accelerator.host_link.bandwidth_bytes_per_s,
+        peer_bytes_per_s=accelerator.worker_link.bandwidth_bytes_per_s,
     )
 
 
@@ -267,6 +259,7 @@ def plan_pool_memory(
     devices: WorkerDevices | None,
 ) -> MemoryPlan:
     """Memory of a pool's worker, less what attached devices hold and slots take; errors as of ``plan_worker``."""
+    check_formats(pool, model, accelerator)
     state_pools.check_pages(pool, model)
     elsewhere = Elsewhere()
     if devices is not None:
@@ -288,46 +281,6 @@ def plan_pool_memory(
         kv_groups=kv_groups_of(pool, model, accelerator),
     )
     return lora_plans.without_slots(memory, pool, model)
-
-
-def check_split(pool: PoolSpec, model: ModelSpec) -> None:
-    """Refuse parallelism that the engine or the kernels do not support.
-
-    Raises:
-        InvalidParallelism: with the key.
-    """
-    split = pool.parallelism
-    problem = engine_problem(pool.engine.name, split, model, halves=pool.engine.experts.two_batch_overlap)
-    if problem is not None:
-        raise InvalidParallelism(f"pool {pool.name}: {problem.message}", problem.key)
-    for key, degree in (("attention_data_parallel", split.attention_data), ("pipeline_parallel", split.pipeline)):
-        if degree == 1:
-            continue
-        refused = f"pool {pool.name}: {key} {degree} is not simulated "
-        if compiles_engine(pool.engine.name, pool.engine.version) and key == "attention_data_parallel":
-            raise InvalidParallelism(f"{refused}with compiled engines of {ENGINE_TITLES['trtllm']} 0", key)
-        if pool.tiers and (key == "pipeline_parallel" or pool.kv_connector not in GROUP_KV_CONNECTORS):
-            kv_connector = (
-                ""
-                if key == "pipeline_parallel"
-                else f" that {kv_connector_title(pool.engine.name, pool.kv_connector)} fills"
-            )
-            raise InvalidParallelism(f"{refused}with cache tiers{kv_connector}", key)
-        if _offloads_by_chunk(pool):
-            raise InvalidParallelism(
-                f"{refused}with the offloading connector that vLLM has since 0.23; leave tiers out, or set "
-                "engine.version to 0.22.0 or earlier",
-                key,
-            )
-        if key == "attention_data_parallel" and split.pipeline > 1:
-            raise InvalidParallelism(f"{refused}together with pipeline_parallel {split.pipeline}", key)
-
-
-def _offloads_by_chunk(pool: PoolSpec) -> bool:
-    """Whether tiers are filled by vLLM's offloading connector as it is since 0.23."""
-    if pool.engine.name != "vllm" or pool.kv_connector != "offload" or not pool.tiers:
-        return False
-    return rules_in_force("vllm", pool.engine.version)["offloads_by_chunk"]
 
 
 def plan_kv_memory(
@@ -353,30 +306,3 @@ def plan_kv_memory(
 def _tokens_of_objects(pool: PoolSpec, agents: AgentPlan | None) -> int:
     """Device memory that agents' objects take from KV, in tokens."""
     return agents.pool_pages * pool.engine.page_size if agents is not None else 0
-
-
-def check_simulated(pool: PoolSpec) -> None:
-    """Refuse tiers that the kernels do not support.
-
-    HiCache, vLLM's offloading connector, LMCache under vLLM and TensorRT-LLM's host cache are simulated in full;
-    LMCache under SGLang is not. Only stores behind HiCache's host tier have times to live.
-
-    Raises:
-        TierRefused: with the key.
-    """
-    if not pool.tiers or pool.kv_connector == "hicache":
-        return
-    if pool.kv_connector not in SIMULATED_KV_CONNECTORS[pool.engine.name]:
-        title, known = ENGINE_TITLES[pool.engine.name], " or ".join(SIMULATED_KV_CONNECTORS[pool.engine.name])
-        message = (
-            f"{KV_CONNECTOR_TITLES[pool.kv_connector]} under {title} can be exported, not simulated; simulated is "
-            f"{known}, which is nearest with a store of the same size behind host memory, and LMCache under vLLM. "
-            f"{title} asks LMCache while it matches a prefix, and loads into its radix tree there: "
-            "rules of their own, not built yet"
-        )
-        raise TierRefused(pool.name, TierProblem("movement.kv_connector", message))
-    for index, tier in enumerate(pool.tiers):
-        if tier.ttl_s is not None and not may_expire(pool.kv_connector, index):
-            connector = kv_connector_title(pool.engine.name, pool.kv_connector)
-            message = f"times to live are not simulated under {connector}; leave it out"
-            raise TierRefused(pool.name, TierProblem(f"tiers.{index}.ttl_s", message))

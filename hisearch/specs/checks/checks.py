@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from itertools import pairwise
 
-from hisearch.specs.base import DType, rate_dtype
+from hisearch.specs.base import ENGINE_TITLES, DType, EngineName, rate_dtype
 from hisearch.specs.deployments.pool import PoolSpec
 from hisearch.specs.machines.devices import DeviceSpec, DevicesSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec
+from hisearch.specs.models.model import ModelSpec
+from hisearch.specs.studies.search_space import ExecutionSpace
 from hisearch.specs.studies.slo import SloSpec, SloTerm
 from hisearch.specs.wording import counted
 
@@ -20,6 +23,32 @@ def dtype_problem(name: str, accelerator: AcceleratorSpec, dtype: DType) -> str:
     if rate_dtype(dtype) in accelerator.peak_flops:
         return ""
     return f"{name} has no {dtype} rate; known: {', '.join(accelerator.peak_flops)}"
+
+
+def format_problem(engine: EngineName, name: str, accelerator: AcceleratorSpec, model: ModelSpec, dtype: DType) -> str:
+    """Why ``engine`` does not run weights of ``dtype`` on the accelerator called ``name``; "" where it does.
+
+    TensorRT-LLM multiplies fp8 from Ada on, NVFP4 from Blackwell on ("Hardware Support Matrix" of its quantization
+    page). vLLM and SGLang unpack such weights elsewhere, by Marlin. TensorRT-LLM does so only where it is asked to
+    (pull requests 13476 and 16749, 2026), and of checkpoints without scales of activations (14775).
+    """
+    if engine != "trtllm":
+        return ""
+    for held in dict.fromkeys((dtype, *model.other_formats.get(dtype, {}))):
+        if held in ("fp8", "nvfp4") and held not in model.weight_only and dtype_problem(name, accelerator, held):
+            marlin = "; Marlin, which unpacks them where it is asked to, is not simulated" * (held == "nvfp4")
+            return f"{ENGINE_TITLES[engine]} has no kernels that multiply {held} weights on {name}{marlin}"
+    return ""
+
+
+def left_out_formats(
+    execution: ExecutionSpace, accelerators: Mapping[str, AcceleratorSpec], model: ModelSpec
+) -> list[str]:
+    """Why a space's weights are left out, of each engine and accelerator that does not run them."""
+    formats = execution.weight_dtypes or [model.weight_dtype]
+    tried = itertools.product(execution.engines, execution.accelerators, formats)
+    problems = (format_problem(engine, name, accelerators[name], model, dtype) for engine, name, dtype in tried)
+    return [f"left out: {problem}" for problem in dict.fromkeys(filter(None, problems))]
 
 
 def slo_warnings(slo: SloSpec) -> list[str]:

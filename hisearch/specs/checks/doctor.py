@@ -86,6 +86,10 @@ def _judge_study(study: ResolvedStudy) -> tuple[tuple[Problem, ...], tuple[Probl
         for dtype in execution.weight_dtypes:
             if message := checks.dtype_problem(name, accelerator.spec, dtype):
                 warnings.append(study.space.problem("spec.execution.weight_dtypes", message))
+    if execution.weight_dtypes:
+        accelerators = {name: document.spec for name, document in study.accelerators.items()}
+        left_out = checks.left_out_formats(execution, accelerators, study.model.spec)
+        warnings += [study.space.problem("spec.execution.weight_dtypes", message) for message in left_out]
     problems += _kv_connectors(study)
     warnings += _tier_capacities(study)
     for chunk in execution.chunk_tokens:
@@ -195,8 +199,11 @@ def _judge_deployment(resolved: ResolvedDeployment) -> tuple[tuple[Problem, ...]
             resolved.document.problem(f"{at}.{problem.key}", f"{problem.message} of {model.name}")
             for problem in itertools.islice(split_problems(model.spec, pool.parallelism), 1)
         ]
-        dtype = pool.weight_dtype
-        if dtype is not None and (message := checks.dtype_problem(pool.accelerator, accelerator, dtype)):
+        dtype, name = pool.weight_dtype, pool.accelerator
+        held = dtype or model.spec.weight_dtype
+        if message := checks.format_problem(pool.engine.name, name, accelerator, model.spec, held):
+            problems.append(resolved.document.problem(f"{at}.weight_dtype", message))
+        elif dtype is not None and (message := checks.dtype_problem(name, accelerator, dtype)):
             warnings.append(resolved.document.problem(f"{at}.weight_dtype", message))
         host_name = pool.host or accelerator.host
         if host_name is not None:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from hisearch.specs.base import EngineName
 from hisearch.specs.documents.catalogue import Catalogue, is_path
 from hisearch.specs.documents.checkpoints import named_model
 from hisearch.specs.documents.overrides import apply_overrides
 from hisearch.specs.documents.question import THINK_P90, Question, engine_titles, refused
 from hisearch.specs.documents.question_sample import Sample, mean_think_s
+from hisearch.specs.documents.question_space import space_of
 from hisearch.specs.documents.question_turns import Turns
 from hisearch.specs.documents.resolve import resolve_study
 from hisearch.specs.documents.resolved import ResolvedStudy, study_text
 from hisearch.specs.errors import Problem, SpecError, UnknownReferenceError
-from hisearch.specs.machines.parallelism import Parallelism, engine_problem, split_problems
 from hisearch.specs.models.model import ModelSpec
-from hisearch.specs.models.pages import usual_kv_dtype
-from hisearch.specs.models.windows import keeps_window_pool
 from hisearch.specs.phrases import PhraseError
 from hisearch.specs.source import text_source
 from hisearch.specs.studies.slo import SloSpec
@@ -37,34 +33,12 @@ _LONG_TRACE = {"simulations": 64, "draws": 48, "chance_constrained": 96, "search
 #: Most requests of a short trace.
 _SHORT = 5000
 
-#: TP degrees.
-RANKS = [1, 2, 4, 8]
-
-#: Routers: what follows caches, and where nothing matches the fewest requests in flight; and one that knows nothing.
-#: power_of_two knows loads of SGLang's workers alone, and those by polls.
-ROUTERS = ["cache_aware", "round_robin"]
-
-#: SGLang's sizes of the pool for windows; the last is its default.
-WINDOW_RATIOS = [0.1, 0.3, 0.8]
-
 #: Simulations for what would change the answer.
 WHAT_IF = 48
 
 #: Wall time of the search, and of the checks of its answer: a net below the limits on simulations, which end both
 #: within seconds. An answer that it ended says so.
 MOST_SECONDS = 600
-
-#: Wider choices where the largest rate of given accelerators is asked for; and more of mixtures of experts.
-_WIDE = {
-    "chunk_tokens": [1024, 2048, 4096, 8192, 16384],
-    "max_running_requests": [64, 128, 256, 512, 1024],
-    "pipeline_parallel": [1, 2],
-    "capacity_policies": ["guaranteed_no_evict", "max_utilization"],
-}
-_WIDE_MOE = {"attention_data_parallel": [1, 2, 4, 8], "expert_parallel": [1, 2, 4, 8]}
-#: What KV moves over from prefill to decode workers, by the accelerators' peer link; 200 Gb/s is what PCIe 4 attains.
-_FABRICS = {"nvlink": "nvlink4-switch"}
-_OTHER_FABRIC = "roce-200"
 
 _WORKLOAD = "spec.workload.trace.generator"
 
@@ -130,7 +104,7 @@ def study_from_question(
         **stated_model,
         "workload": {"trace": {"generator": _generator(question, model.spec, sample, turns)}},
         "slo": slo_ref,
-        "space": _space(question, catalogue, model.spec),
+        "space": space_of(question, catalogue, model.spec),
         "objectives": [CAPACITY] if question.have is not None else _objectives(slo),
         "limits": _limits(question),
         "budget": {"simulations": effort["simulations"], "seconds": MOST_SECONDS},
@@ -299,76 +273,6 @@ def _classes(question: Question, turns: Sequence[Turns]) -> list[dict[str, Any]]
             stated["sessions"] = _sessions(part)
         classes.append(stated)
     return classes
-
-
-def _space(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[str, Any]:
-    """Accelerators and engines of the question; no tiers."""
-    execution: dict[str, Any] = {
-        "accelerators": [_gpu(name, catalogue) for name in question.gpu],
-        "engines": list(question.engine),
-        "tensor_parallel": RANKS,
-        "chunk_tokens": [2048, 8192],
-        "max_running_requests": [64, 256],
-        "max_replicas": 128,
-        "max_accelerators": 512,
-    }
-    if question.have is not None:
-        execution |= _WIDE | {"max_replicas": question.have[1], "max_accelerators": question.have[1]}
-        if model.moe is not None:
-            execution |= _WIDE_MOE
-    if set(question.engine) - {"trtllm"} and len(degrees := _shared_context(model)) > 1:
-        execution["decode_context_parallel"] = degrees
-    if len(sharing := _shared_prompts(question, model)) > 1:
-        execution["prefill_context_parallel"] = sharing
-    if "sglang" in question.engine and keeps_window_pool("sglang", model):
-        execution["swa_full_tokens_ratios"] = WINDOW_RATIOS
-    if (kv_dtype := usual_kv_dtype(model)) != "bf16":
-        execution["kv_dtypes"] = [kv_dtype]
-    if question.weights:
-        execution["weight_dtypes"] = list(question.weights)
-    pools = {}
-    if question.have is not None and question.have[1] > 1:
-        peers = catalogue.get("Accelerator", question.have[0]).spec.peer_link.kind
-        fabric = _FABRICS.get(peers, _OTHER_FABRIC)
-        pools = {"pools": {"disaggregated": {"fabrics": [fabric], "decode_policies": ["round_robin", "power_of_two"]}}}
-    return {
-        **pools,
-        "execution": execution,
-        "routing": {"policies": ROUTERS},
-        "cache": {"memory_fraction": [0.9, 0.9 if question.have is None else 0.95], "eviction": ["lru"], "tiers": []},
-    }
-
-
-def _shared_context(model: ModelSpec) -> list[int]:
-    """Numbers of ranks that may share each sequence's KV: those that would hold copies of it at some TP degree."""
-    splits = itertools.product(RANKS, RANKS)
-    shared = {
-        ranks for tensor, ranks in splits if not any(split_problems(model, Parallelism(tensor, decode_context=ranks)))
-    }
-    return sorted({1} | shared)
-
-
-def _shared_prompts(question: Question, model: ModelSpec) -> list[int]:
-    """Numbers of sets of ranks that may share prompts of models with MLA, whose KV more TP would not spread."""
-    return [
-        ranks
-        for ranks in (RANKS if model.mla is not None else [1])
-        if ranks == 1 or any(_shares_prompts(engine, model, ranks) for engine in question.engine)
-    ]
-
-
-def _shares_prompts(engine: str, model: ModelSpec, ranks: int) -> bool:
-    split = Parallelism(prefill_context=ranks).under(engine)
-    return not any(split_problems(model, split)) and engine_problem(cast("EngineName", engine), split, model) is None
-
-
-def _gpu(name: str, catalogue: Catalogue) -> str:
-    """What a study writes for an accelerator: its name, or its absolute path."""
-    try:
-        path = catalogue.locate("Accelerator", name)
-    except UnknownReferenceError as error:
-        raise UnknownReferenceError.at(error.message, key="gpu") from None
-    return str(path) if is_path(name) else name
 
 
 def _objectives(slo: SloSpec) -> list[str]:

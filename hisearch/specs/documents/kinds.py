@@ -1,4 +1,4 @@
-"""Every kind of document: its model, and the catalogue folder it lives in."""
+"""Every kind of document: its model, the catalogue folder it lives in, and its JSON Schema for other tools."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hisearch.specs.studies.fleet_study import FleetStudySpec
 from hisearch.specs.studies.search_space import SearchSpaceSpec
 from hisearch.specs.studies.slo import SloSpec
 from hisearch.specs.studies.study import StudySpec
+from hisearch.specs.wording import unknown
 from hisearch.specs.workloads.workload import WorkloadSpec
 
 KINDS: dict[str, type[Strict]] = {
@@ -67,3 +68,15 @@ def envelope_model(kind: str) -> type[Strict]:
         "spec": (spec, Field(description=(spec.__doc__ or "").splitlines()[0])),
     }
     return create_model(f"{kind}Document", __base__=Strict, __doc__=f"A document of kind {kind}.", **fields)
+
+
+def json_schema(kind: str) -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a whole document of ``kind``, envelope included.
+
+    Raises:
+        ValueError: no such kind.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"no kind '{kind}'{unknown(kind, KINDS)}")
+    schema = envelope_model(kind).model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": f"hisearch {kind}"}

@@ -110,6 +110,11 @@ class AcceleratorSpec(Strict):
     price: Price = Field(description="Of one accelerator, its share of the host included where the host costs 0.")
     provenance: Provenance = Field(description="Where the facts come from.")
 
+    @property
+    def worker_link(self) -> LinkSpec:
+        """What joins it to accelerators of other workers: host_link where bridges join too few of them."""
+        return self.peer_link if self.peer_ranks is None else self.host_link
+
     @model_validator(mode="after")
     def _check(self) -> AcceleratorSpec:
         if self.reserved_bytes is not None and self.reserved_bytes >= self.memory_bytes:
