@@ -280,7 +280,9 @@ def silicon(data: Data) -> str:
 def mlperf(data: Data) -> str:
     """The largest rates of tuned submissions, beside those of a search."""
     folder = there([data.validation / "mlperf"], f"results in {data.validation / 'mlperf'}")[0]
-    return mlperf_table.mlperf(hisearch("validate", "mlperf", folder, "-q")["cells"])
+    cells = hisearch("validate", "mlperf", folder, "-q")["cells"]
+    (IMAGES / mlperf_table.FIGURE).write_text(mlperf_table.figure(cells), encoding="utf-8")
+    return mlperf_table.mlperf(cells)
 
 
 def runs_disaggregated(data: Data) -> str:

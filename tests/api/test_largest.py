@@ -160,10 +160,11 @@ SINGLE = (
 )
 
 
-def single(gpu: str, tokens: tuple[str, str], slo: str) -> Study:
+def single(gpu: str, tokens: tuple[str, str], slo: str, turns: int = 1) -> Study:
     question = Question(
-        model="llama-3.1-8b", slo=slo, input=tokens[0], output=tokens[1], rate=1.0, gpu=(gpu,), have=(gpu, 1)
-    )
+        model="llama-3.1-8b", slo=slo, input=tokens[0], output=tokens[1], rate=1.0, gpu=(gpu,), have=(gpu, 1),
+        turns=turns, think_s=60.0,
+    )  # fmt: skip
     return Study(study_from_question(question, overrides=SINGLE).resolved)
 
 
@@ -187,6 +188,15 @@ def test_a_run_that_is_cut_short_is_said_at_the_headline(
     show([answer])
     said = " ".join(capsys.readouterr().out.split())
     assert said.index("of the 600 s that show a steady state") < said.index("settings")
+
+
+def test_host_memory_is_taken_where_conversations_return_to_it() -> None:
+    answer = largest_rate(single("h200", ("4000", "50"), "ttft p95 < 1s", turns=3), workers=2, around=False)
+    assert answer.trial is not None
+    pool = answer.trial.deployment.pool
+    assert [tier.medium for tier in pool.tiers] == ["ddr5"]
+    bare = answer.trial.deployment.model_copy(update={"pools": [pool.model_copy(update={"tiers": []})]})
+    assert not answer.simulation.evaluate_at(bare, answer.trial.load / 1.1).feasible
 
 
 def test_weights_that_the_engine_does_not_run_are_left_out_with_a_note() -> None:

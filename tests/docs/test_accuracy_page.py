@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 
 import pytest
 
@@ -36,6 +37,25 @@ def test_a_section_is_written_between_its_markers_alone(accuracy: ModuleType) ->
     once = accuracy.written(page, "batch", "new")
     assert once == f"before\n{begin}\n\nnew\n\n{end}\nafter\n"
     assert accuracy.written(once, "batch", "new") == once
+
+
+def test_the_picture_of_mlperf_has_a_point_for_every_cell_of_the_page(accuracy: ModuleType) -> None:
+    page = accuracy.PAGE.read_text(encoding="utf-8")
+    cells = re.findall(r"^\| \S+ \| \d+ × \S+ \| (\w+) \| (\w+) \| (\d+) \|.* ([\d.]+) \|$", page, flags=re.MULTILINE)
+    named = [
+        {"scenario": scenario, "engine": engine, "submissions": int(count), "ratio": float(ratio), "skipped": ""}
+        for scenario, engine, count, ratio in cells
+    ]
+    assert len(named) > 30
+    table = accuracy.mlperf_table
+    text = table.figure(named)
+    points = [element for element in ElementTree.fromstring(text).iter() if element.tag.endswith("circle")]
+    assert len(points) == len(named)
+    filled = sum(point.get("fill") != "white" for point in points)
+    assert filled == sum(cell["submissions"] >= table.MANY for cell in named)
+    assert (accuracy.IMAGES / table.FIGURE).read_text(encoding="utf-8") == text
+    skipped = table.figure([*named, {"scenario": "Server", "skipped": "no answers"}])
+    assert skipped == text
 
 
 def test_what_needs_data_that_are_absent_is_named_and_left_alone(

@@ -55,6 +55,32 @@ def test_the_study_states_what_was_asked() -> None:
     assert "5 requests/s, Poisson; 1,000 tokens in, 200 out" in made.resolved.document.description
 
 
+def test_formats_of_kv_are_searched_like_those_of_weights() -> None:
+    made = asked(kv=("bf16", "fp8"), gpu=("h200",))
+    assert made.resolved.space.spec.execution.kv_dtypes == ["bf16", "fp8"]
+    assert "KV in bf16 and fp8" in made.resolved.document.description
+    assert asked().resolved.space.spec.execution.kv_dtypes == ["bf16"]
+    with pytest.raises(SpecError, match="kv: no format of KV 'fp9'"):
+        asked(kv=("fp9",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "offered"),
+    [
+        ({"turns": 4}, True),
+        ({"shared": 2000}, True),
+        ({"classes": tuple(parse_class(each) for each in ("chat: 60%; turns 5", "rest: 40%"))}, True),
+        ({}, False),
+        ({"turns": 4, "have": None}, False),
+    ],
+)
+def test_host_memory_is_offered_where_kv_may_serve_again(changes: dict[str, Any], offered: bool) -> None:
+    made = asked(**({"gpu": ("h200",), "have": ("h200", 8)} | changes))
+    tiers = made.resolved.space.spec.cache.tiers
+    assert [(tier.media, tier.sizes()) for tier in tiers] == [(["ddr5"], [0, 160, 320, 640, 1280])] * offered
+    assert ("tiers of host memory" in made.resolved.document.description) == offered
+
+
 @pytest.mark.parametrize(
     ("gpu", "fabric"),
     [

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hisearch.api.run_folder import NOT_EXPORTED, plain, write_text, write_tree
 from hisearch.api.studies.largest_answer import AssuredRate, Compared, CurvePoint, LargestRate
@@ -25,7 +26,7 @@ from hisearch.search.model.deployments import deployment_of, describe, parameter
 from hisearch.search.model.job import TRIAL_ERRORS, Evaluation, Job
 from hisearch.search.rate.assured import assured_load
 from hisearch.search.rate.entrants import Entrant, entrants_of
-from hisearch.search.rate.race import Carried, Race
+from hisearch.search.rate.race import Carried, EvaluateAt, Race
 from hisearch.search.refine.local_search import can_build, changed
 from hisearch.search.stages.screening import screen
 from hisearch.specs.checks.checks import left_out_formats
@@ -109,7 +110,7 @@ def largest_rate(
     assured, most_events = None, simulation.events + MOST_EVENTS_OF_DRAWS
     if around and race.leader is not None:
         assured = _assured(study, simulation, race.leader, own_rps, each, lambda: over(most_events))
-    answer = _Answer(study, problem, simulation, race, own_rps, assured).made(entrants, report_around=around)
+    answer = _Answer(study, problem, simulation, race, own_rps, assured, each).made(entrants, report_around=around)
     answer = replace(answer, wall_s=round(time.monotonic() - began, 3))
     return answer if run_dir is None else _written(answer, Path(run_dir))
 
@@ -163,15 +164,23 @@ def _climb(problem: Problem, race: Race) -> None:
         race.challenge([Entrant(spec, ("neighbour",), 0.0) for spec in near])
 
 
+class _Variant(NamedTuple):
+    """A deployment whose largest rate is told beside the winner's, and what simulates it."""
+
+    what: str
+    deployment: DeploymentSpec
+    evaluate: EvaluateAt
+
+
 class _Answer:
     """Builds the answer around the winner of a race."""
 
     def __init__(
         self, study: Study, problem: Problem, simulation: Simulation, race: Race, own_rps: float,
-        assured: AssuredRate | None,
+        assured: AssuredRate | None, each: Callable[..., list[Any]],
     ) -> None:  # fmt: skip
         self._study, self._problem, self._simulation = study, problem, simulation
-        self._race, self._own_rps, self._assured = race, own_rps, assured
+        self._race, self._own_rps, self._assured, self._each = race, own_rps, assured, each
         self._runs: dict[float, Evaluation] = {}
 
     def made(self, entrants: Sequence[Entrant], *, report_around: bool) -> LargestRate:
@@ -184,11 +193,11 @@ class _Answer:
                 0.0, race.ended,
             )  # fmt: skip
         job = Job(4, best.deployment, parameters_of(best.deployment), load=best.load)
-        relieved, curve, simpler, more = (
-            (self._relieved(best), self._curve(best), self._simpler(best), self._more(best))
-            if report_around
-            else ((), (), (), ())
+        groups = (
+            [list(make(best)) for make in (self._relieved, self._simpler, self._more)] if report_around else [[]] * 3
         )
+        rates = iter(self._each(partial(self._rate, best.load), [variant for group in groups for variant in group]))
+        relieved, simpler, more = (tuple(itertools.islice(rates, len(group))) for group in groups)
         return LargestRate(
             self._study,
             self._simulation,
@@ -197,7 +206,7 @@ class _Answer:
             best.capacity.infeasible_load * self._own_rps,
             self._binds(best),
             relieved,
-            curve,
+            self._curve(best) if report_around else (),
             simpler,
             more,
             *counts,
@@ -234,20 +243,19 @@ class _Answer:
         left_out = left_out_formats(resolved.space.spec.execution, accelerators, resolved.model.spec)
         return tuple(dict.fromkeys([*left_out, *(note for run in runs if run is not None for note in run.warnings)]))
 
-    def _relieved(self, best: Carried) -> tuple[Compared, ...]:
-        """What a quarter more of each resource alone would carry.
+    def _relieved(self, best: Carried) -> Iterator[_Variant]:
+        """The winner with a quarter more of each resource alone.
 
         Rates are compared, not terms at one load: above the edge several reliefs make all terms hold, or none does.
         """
         from hisearch.api.studies.limiting import reliefs
 
         fleet = self._simulation.fleet(best.deployment)
-        rows = []
         for name, relieve in reliefs().items():
             pools = tuple(replace(pool, plan=relieve(pool.plan)) for pool in fleet.pools)
-            evaluate = partial(self._simulation.evaluate_at, fleet=replace(fleet, pools=pools))
-            rows.append(self._rate(name, best.deployment, best.load, replace(self._race, evaluate=evaluate)))
-        return tuple(rows)
+            yield _Variant(
+                name, best.deployment, partial(self._simulation.evaluate_at, fleet=replace(fleet, pools=pools))
+            )
 
     def _curve(self, best: Carried) -> tuple[CurvePoint, ...]:
         labels = [term.label for term in self._problem.slo.terms]
@@ -266,13 +274,14 @@ class _Answer:
             loads.add(self._assured.rate_rps / self._own_rps)
         return tuple(made for made in map(point, sorted(loads)) if made is not None)
 
-    def _rate(self, what: str, deployment: DeploymentSpec, start: float, race: Race | None = None) -> Compared:
-        largest = (race or self._race).search(deployment, start)
-        return Compared(what, largest.load * self._own_rps if largest is not None else math.nan)
+    def _rate(self, start: float, variant: _Variant) -> Compared:
+        """A variant's largest rate; the race's own counts stay."""
+        largest = replace(self._race, evaluate=variant.evaluate, carried=[]).search(variant.deployment, start)
+        return Compared(variant.what, largest.load * self._own_rps if largest is not None else math.nan)
 
-    def _simpler(self, best: Carried) -> tuple[Compared, ...]:
-        """What is lost by the engine's defaults, by its default batch limits alone, and by a plain router."""
-        rows, deployment = [], best.deployment
+    def _simpler(self, best: Carried) -> Iterator[_Variant]:
+        """The engine's defaults, its default batch limits alone, and a plain router."""
+        deployment = best.deployment
         defaults = self._defaults(deployment)
         split = "" if defaults is None else f", {defaults.pool.parallelism}"
         for what, spec in {
@@ -283,8 +292,7 @@ class _Answer:
             else None,
         }.items():
             if spec is not None and spec != deployment:
-                rows.append(self._rate(what, spec, best.load))
-        return tuple(rows)
+                yield _Variant(what, spec, self._simulation.evaluate_at)
 
     def _default_limits(self, deployment: DeploymentSpec) -> list[dict[str, int]]:
         limits = []
@@ -317,25 +325,22 @@ class _Answer:
                     break
         return widest
 
-    def _more(self, best: Carried) -> tuple[Compared, ...]:
+    def _more(self, best: Carried) -> Iterator[_Variant]:
         """One replica more of each pool in turn, and each latency term a quarter looser."""
-        rows = []
         for index, pool in enumerate(best.deployment.pools):
             pools = list(best.deployment.pools)
             pools[index] = pool.model_copy(update={"replicas": pool.replicas + 1})
             gpus = f"{pool.parallelism.ranks} more {pool.accelerator}"
             what = gpus if len(pools) == 1 else f"{gpus} to the {pool.role} workers"
-            rows.append(self._rate(what, best.deployment.model_copy(update={"pools": pools}), best.load))
+            larger = best.deployment.model_copy(update={"pools": pools})
+            yield _Variant(what, larger, self._simulation.evaluate_at)
         terms = self._problem.slo.terms
         for index, term in enumerate(terms):
             looser = [*terms]
             looser[index] = term.model_copy(update={"at_most_s": LOOSER * term.at_most_s})
             world = replace(self._simulation.world, slo=self._problem.slo.model_copy(update={"terms": looser}))
-            race = replace(self._race, evaluate=Simulation(world).evaluate_at)
-            rows.append(
-                self._rate(f"{quantity(term.label).label} of {LOOSER:g} × its bound", best.deployment, best.load, race)
-            )
-        return tuple(rows)
+            what = f"{quantity(term.label).label} of {LOOSER:g} × its bound"
+            yield _Variant(what, best.deployment, Simulation(world).evaluate_at)
 
 
 def _with_engines(deployment: DeploymentSpec, settings: Sequence[dict[str, int]]) -> DeploymentSpec | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hisearch.api.provenance import price_notes, profile_note
+from hisearch.hardware.price_book import PER_GIB_HOUR
 from hisearch.score.steady_state import CONFIDENCE
 from hisearch.score.terms import Check, check_to_dict
 from hisearch.search.evaluate.simulation import Simulation
@@ -102,8 +103,11 @@ class LargestRate:
 
     @property
     def prices(self) -> tuple[PriceNote, ...]:
-        """Every price behind the dollars of its figures."""
-        return price_notes(self.study.resolved)
+        """Prices behind the dollars of its figures; of media, those of the winner's tiers."""
+        pools = [] if self.trial is None else self.trial.deployment.pools
+        media = {tier.medium for pool in pools for tier in pool.tiers}
+        of_study = price_notes(self.study.resolved)
+        return tuple(note for note in of_study if note.unit != PER_GIB_HOUR or note.item in media)
 
     @property
     def nothing_assured(self) -> bool:

@@ -43,6 +43,7 @@ def size(
     gpu: str | Sequence[str] = DEFAULT_GPUS,
     engine: str | Sequence[str] = DEFAULT_ENGINES,
     weights: str | Sequence[str] = (),
+    kv: str | Sequence[str] = (),
     budget_usd: float | None = None,
     confidence: float | None = None,
     seed: int = 0,
@@ -70,6 +71,7 @@ def size(
         gpu: accelerators to try, by name or path.
         engine: engines to try.
         weights: formats of weights to try; the model's own where empty.
+        kv: formats of KV to try; the usual one of the model where empty.
         budget_usd: most dollars per hour.
         confidence: recommend the cheapest that meets the SLO with at least this probability.
         seed: of everything random.
@@ -99,6 +101,7 @@ def size(
         gpu=split_names(gpu),
         engine=split_names(engine),
         weights=split_names(weights),
+        kv=split_names(kv),
         budget_usd=budget_usd,
         confidence=confidence,
         seed=seed,

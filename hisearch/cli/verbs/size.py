@@ -110,6 +110,10 @@ def size(
             help="Formats of weights to try, such as bf16,fp8; the model's own where absent.",
         ),
     ] = None,
+    kv: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FORMAT,…", help="Formats of KV to try, such as bf16,fp8; the usual one where absent."),
+    ] = None,
     have: Annotated[
         str | None,
         typer.Option(
@@ -182,6 +186,7 @@ def size(
             gpu=DEFAULT_GPUS if gpu is None else split_names(gpu),
             engine=DEFAULT_ENGINES if engine is None else split_names(engine),
             weights=split_names(weights),
+            kv=split_names(kv),
             budget_usd=budget_usd,
             confidence=confidence,
             seed=seed,

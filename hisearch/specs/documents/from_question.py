@@ -49,6 +49,7 @@ _PARTS = {
     "spec.space.execution.accelerators": "gpu",
     "spec.space.execution.engines": "engine",
     "spec.space.execution.weight_dtypes": "weights",
+    "spec.space.execution.kv_dtypes": "kv",
     "spec.limits.usd_per_hour": "budget_usd",
     "spec.confidence.at_least": "confidence",
     "spec.seed": "seed",
@@ -288,5 +289,8 @@ def _limits(question: Question) -> dict[str, Any] | None:
 
 
 def _tried(question: Question) -> str:
-    formats = f", weights in {listed(question.weights)}" if question.weights else ""
-    return f"Tried are {listed(question.gpu)} with {engine_titles(question.engine)}{formats}, without cache tiers."
+    formats = "".join(
+        f", {what} in {listed(named)}" for what, named in (("weights", question.weights), ("KV", question.kv)) if named
+    )
+    tiers = "and tiers of host memory" if question.offers_tiers else "without cache tiers"
+    return f"Tried are {listed(question.gpu)} with {engine_titles(question.engine)}{formats}, {tiers}."

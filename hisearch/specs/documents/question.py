@@ -62,7 +62,8 @@ class Question:
     ``DEFAULT_SPREAD``. classes: of requests, whose shares add up to 1; a rate is that of the classes with shares.
     have: accelerators that are there, how many of which kind: asks for the largest rate that they carry. A rate is then
     no part of the question, and gpu is their kind.
-    gpu, engine, weights: what is tried, gpu also by a name of ``USUAL``; without weights, the model's own format.
+    gpu, engine, weights, kv: what is tried, gpu also by a name of ``USUAL``; without weights, the model's own format;
+    without kv, that in which engines usually hold the model's KV.
     budget_usd: most dollars per hour. confidence: least probability of meeting the SLO, for a recommendation.
 
     Raises:
@@ -84,6 +85,7 @@ class Question:
     gpu: tuple[str, ...] = DEFAULT_GPUS
     engine: tuple[str, ...] = DEFAULT_ENGINES
     weights: tuple[str, ...] = ()
+    kv: tuple[str, ...] = ()
     budget_usd: float | None = None
     confidence: float | None = None
     seed: int = 0
@@ -95,13 +97,13 @@ class Question:
         if self.have is not None:
             object.__setattr__(self, "have", (USUAL.get(self.have[0], self.have[0]), self.have[1]))
         self._check_traffic()
-        for field, known in (("engine", get_args(EngineName)), ("weights", get_args(DType))):
+        for field, known in (("engine", get_args(EngineName)), ("weights", get_args(DType)), ("kv", get_args(DType))):
             for name in getattr(self, field):
                 if name not in known:
                     raise refused(field, f"no {_NOUNS[field]} '{name}'{unknown(name, known)}")
-        for field in ("gpu", "engine", "weights"):
+        for field in ("gpu", "engine", "weights", "kv"):
             values = getattr(self, field)
-            if field != "weights" and not values:
+            if field in ("gpu", "engine") and not values:
                 raise refused(field, f"names no {_NOUNS[field]}")
             if len(set(values)) < len(values):
                 raise refused(field, f"names one twice: {', '.join(values)}")
@@ -162,6 +164,11 @@ class Question:
     def has_shares(self) -> bool:
         """Whether there is traffic at the question's own rate, or of its users."""
         return not self.classes or any(each.share is not None for each in self.classes)
+
+    @property
+    def offers_tiers(self) -> bool:
+        """Whether KV of earlier requests may be worth main memory, where the largest rate is asked for."""
+        return self.have is not None and (self.shared > 0 or any(part.turns > 1 for part in self.parts))
 
     @property
     def parts(self) -> tuple[Question, ...]:
@@ -257,7 +264,7 @@ class Question:
         return f"{arrivals}; {prompts}{tokens}{turns}"
 
 
-_NOUNS = {"gpu": "accelerator", "engine": "engine", "weights": "format of weights"}
+_NOUNS = {"gpu": "accelerator", "engine": "engine", "weights": "format of weights", "kv": "format of KV"}
 _ONE_OF_BOTH = "give a rate or a concurrency, not both: one follows from the other"
 
 

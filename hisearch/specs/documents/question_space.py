@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any, cast
 
 from hisearch.specs.base import EngineName
@@ -38,9 +39,15 @@ _WIDE_MOE = {"attention_data_parallel": [1, 2, 4, 8], "expert_parallel": [1, 2, 
 _SWITCHES = ("nvlink4-switch", "nvlink5-switch")
 _OTHER_FABRIC = "roce-200"
 
+#: Share of its accelerators' part of the host's main memory that a worker's tier takes where one is tried. Above a
+#: half, a full host has no room for workers with the tier of wider ones.
+TIER_SHARE = 0.625
+
+_GIB = 1024.0**3
+
 
 def space_of(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict[str, Any]:
-    """Accelerators and engines of the question; no tiers.
+    """Accelerators and engines of the question.
 
     Raises:
         UnknownReferenceError: a name leads nowhere.
@@ -64,8 +71,8 @@ def space_of(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict
         execution["prefill_context_parallel"] = sharing
     if "sglang" in question.engine and keeps_window_pool("sglang", model):
         execution["swa_full_tokens_ratios"] = WINDOW_RATIOS
-    if (kv_dtype := usual_kv_dtype(model)) != "bf16":
-        execution["kv_dtypes"] = [kv_dtype]
+    if question.kv or usual_kv_dtype(model) != "bf16":
+        execution["kv_dtypes"] = list(question.kv) or [usual_kv_dtype(model)]
     if question.weights:
         execution["weight_dtypes"] = list(question.weights)
     pools = {}
@@ -76,8 +83,24 @@ def space_of(question: Question, catalogue: Catalogue, model: ModelSpec) -> dict
         **pools,
         "execution": execution,
         "routing": {"policies": ROUTERS},
-        "cache": {"memory_fraction": [0.9, 0.9 if question.have is None else 0.95], "eviction": ["lru"], "tiers": []},
+        "cache": {
+            "memory_fraction": [0.9, 0.9 if question.have is None else 0.95],
+            "eviction": ["lru"],
+            "tiers": _tiers(question, catalogue),
+        },
     }
+
+
+def _tiers(question: Question, catalogue: Catalogue) -> list[dict[str, Any]]:
+    """Main memory of the accelerators' host: ``TIER_SHARE`` of their part for workers of every width, or none."""
+    if question.have is None or not question.offers_tiers:  # `have` for types alone
+        return []
+    name = catalogue.get("Accelerator", question.have[0]).spec.host
+    if name is None:
+        return []
+    host = catalogue.get("Host", name).spec
+    share_gib = math.floor(TIER_SHARE * host.dram_bytes / host.accelerators / _GIB)
+    return [{"media": [host.dram], "gib": [0, *(share_gib * ranks for ranks in RANKS if ranks <= host.accelerators)]}]
 
 
 def _fabric(accelerator: AcceleratorSpec, catalogue: Catalogue) -> str:
