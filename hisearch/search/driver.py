@@ -125,7 +125,7 @@ def search(
     looked_for = not AT_OTHER_LOADS.isdisjoint(problem.objectives) or not problem.demand.scales_with_load
     if recommendation is not None and headroom_sims > 0 and not runner.stopped and not looked_for:
         runner.progress.started("capacity", headroom_sims)
-        _look_for_headroom(recommendation.trial, runner)
+        _look_for_headroom(recommendation.trial, runner, problem.most_load)
         runner.progress.finished()
         checkpoint(runner.trials)
     return SearchOutcome(
@@ -151,7 +151,7 @@ class _BudgetSpentError(Exception):
     """The budget does not allow another simulation."""
 
 
-def _look_for_headroom(best: Trial, runner: TrialRunner) -> None:
+def _look_for_headroom(best: Trial, runner: TrialRunner, most_load: float) -> None:
     """Simulate the recommended deployment at larger loads, as far as the budget allows."""
 
     def score_at(load: float) -> Score:
@@ -162,4 +162,4 @@ def _look_for_headroom(best: Trial, runner: TrialRunner) -> None:
         return Score(trial.metrics, trial.slo, trial.feasible)
 
     with contextlib.suppress(_BudgetSpentError):
-        largest_load(score_at)
+        largest_load(score_at, most_load)

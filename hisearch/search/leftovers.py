@@ -67,6 +67,7 @@ def ending_of(
         if recommendation is None
         else tuple(_likely(problem, runner, execution, recommendation, rounds)),
         proven=rounds.proven,
+        rule=problem.recommend.rule,
     )
 
 
@@ -75,14 +76,21 @@ def _likely(
 ) -> Iterator[str]:
     """What of the untried may be better than the recommendation.
 
-    Where price is an objective it must cost less. What the surrogate expects to miss the SLO by three deviations does
-    not count, nor do cache settings once the second half of the search found nothing cheaper.
+    Where the rule goes by the load, more replicas. Else it must cost less, where price is an objective. What the
+    surrogate expects to miss the SLO by three deviations does not count, nor do cache settings once the second half of
+    the search found nothing cheaper.
     """
     best, trials = recommendation.trial, runner.trials
-    if count := len(cheaper_candidates(problem, execution.kept, trials, best, rounds.may_serve)):
-        yield f"{count:,} of {counted(len(execution.kept), 'candidate')} of stage 1"
+    by_load = problem.recommend.rule == "most_headroom" and problem.asks_load
+    if by_load and Untried.MOST in runner.untried():
+        yield Untried.MOST
+    unseen = [] if by_load else cheaper_candidates(problem, execution.kept, trials, best, rounds.may_serve)
+    if unseen:
+        yield f"{len(unseen):,} of {counted(len(execution.kept), 'candidate')} of stage 1"
     if not rounds.cache_ended and (not rounds.cache_begun or _recently_cheaper(trials)):
         yield Untried.CACHE
+    if by_load:
+        return
     limit = limit_usd(problem, best)
     cheaper = [
         (what, job.deployment)

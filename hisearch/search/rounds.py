@@ -14,6 +14,7 @@ from hisearch.search.refine.alternatives import search_alternatives, size_altern
 from hisearch.search.refine.cheaper import cheaper_candidates
 from hisearch.search.refine.frontier import Frontier
 from hisearch.search.refine.local_search import STAGE, descend, local_search
+from hisearch.search.refine.raising import Raising
 from hisearch.search.refine.tier_tries import try_tiers
 from hisearch.search.select.failure import refuted
 from hisearch.search.select.pareto import front
@@ -86,6 +87,7 @@ class Rounds:
         self._problem, self._execution, self._runner, self._checkpoint = problem, execution, runner, checkpoint
         self._begun = self._number = self._comparisons = self._frontiers = 0
         self._frontier = Frontier(problem, _known_workers(execution))
+        self._raising = Raising(problem, execution) if problem.asks_load and "front" not in without else None
 
     @property
     def _over(self) -> bool:
@@ -199,13 +201,20 @@ class Rounds:
         self._end_stage()
 
     def _widen(self, until: int) -> None:
-        """Widen the front by a surrogate's expectations of the complete space."""
+        """Widen the front by more replicas, where the load counts, and by a surrogate's expectations of all the space.
+
+        More replicas get half of the simulations, and what the surrogate leaves.
+        """
         runner = self._runner
         if self._front_ended:
             return
         self._frontiers += 1
         runner.progress.started(_titled("4 front", self._frontiers), max(until - runner.simulations, 0))
+        if self._raising is not None:
+            self._raising.run(runner, runner.simulations + (until - runner.simulations) // 2)
         self._frontier.widen(runner, until)
+        if self._raising is not None:
+            self._raising.run(runner, until)
         self._front_ended_at = self._front_numbers() if runner.simulations < until else ()
         self._end_stage()
 
@@ -259,13 +268,18 @@ class Rounds:
         self._end_stage()
 
     def _compare_unlikely(self, until: int) -> None:
-        """Try the neighbours expected to miss the SLO, with the simulations that are left, if any."""
+        """Try the neighbours expected to miss the SLO, with the simulations that are left, if any.
+
+        Where the load counts, also more replicas of what comparisons made the recommendation.
+        """
         if "comparisons" in self._without:
             return
         self._comparisons += 1
         sims_left = max(until - self._runner.simulations, 0)
         self._runner.progress.started(_titled("4 comparisons", self._comparisons), sims_left)
         local_search(self._problem, self._runner, until)
+        if self._raising is not None:
+            self._raising.raise_recommended(self._runner)
         self._end_stage()
 
     def _end_stage(self) -> None:

@@ -53,6 +53,16 @@ def test_another_engine_s_deployment_is_chosen_by_the_study_s_rule(
     assert "of 4 deployments on vllm that met the SLO" in choice.chosen_by
 
 
+def test_the_most_headroom_is_that_of_the_largest_load_where_capacity_is_an_objective() -> None:
+    loads = {"capacity_load": 3.0, "capacity_goodput_rps": 9.0, "capacity_missed_load": 3.1}
+    trials = [replace(t, metrics=t.metrics | loads | {"capacity_load": 1.0 + t.number}) for t in TRIALS]
+    spec = RecommendSpec(rule="most_headroom", usd_per_hour=8.5)
+    choice = choose_on("vllm", trials, Asked(OBJECTIVES, spec, None, BEST, Confidence()))
+    assert choice is not None
+    assert choice.trial.number == 4
+    assert "chosen by the rule most_headroom, of 4" in choice.chosen_by
+
+
 def chosen(confidence: Confidence, rule: RecommendSpec | None = None) -> tuple[int, str]:
     choice = choose_on("vllm", TRIALS, Asked(OBJECTIVES, rule or RecommendSpec(), 0.9, BEST, confidence))
     assert choice is not None

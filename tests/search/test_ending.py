@@ -17,7 +17,7 @@ from hisearch.search.select.failure import explain
 from hisearch.search.stages.ending import Ending, Untried, unseen, untried_settings
 from hisearch.specs.studies.search_space import CacheSpace
 from hisearch.specs.studies.slo import SloSpec, SloTerm
-from hisearch.specs.studies.study import BudgetSpec
+from hisearch.specs.studies.study import BudgetSpec, RuleName
 from tests.search.fakes import FakeEvaluator, make_problem
 
 
@@ -151,6 +151,21 @@ def test_what_slices_and_the_sampler_left_out_is_said_of_a_search_that_came_to_i
     assert f"left out {dropped} of {len(workers)} candidates of stage 1 after slices of the trace and up to " in text
     assert "settings of the cache tiers" in text
     assert "nothing more to try" not in text
+
+
+@pytest.mark.parametrize(
+    ("rule", "hope", "unlikely"),
+    [
+        ("cheapest", "a cheaper deployment may meet the SLO", "change the recommendation"),
+        ("most_headroom", "another deployment may carry more", "carry more"),
+        ("lowest_latency", "a cheaper deployment may meet the SLO", "be cheaper"),
+    ],
+)
+def test_what_the_untried_may_bring_depends_on_the_rule(rule: RuleName, hope: str, unlikely: str) -> None:
+    ending = Ending("simulations", (Untried.LOADS,), BudgetSpec(), 300, rule=rule)
+    assert ending.describe().endswith(f"larger loads, none of it likely to {unlikely}")
+    caution = replace(ending, likely=(Untried.LOADS,)).caution(recommended=True)
+    assert f"larger loads: {hope}. To search on" in caution
 
 
 def test_settings_of_the_cache_tiers_are_counted() -> None:

@@ -16,7 +16,7 @@ from hisearch.score.evaluate import Score
 from hisearch.score.terms import LimitCheck
 from hisearch.search.driver import SearchOutcome, search
 from hisearch.search.evaluate.runner import TrialRunner
-from hisearch.search.evaluate.simulation import CAPACITY_TOLERANCE, MOST_LOAD, Simulation
+from hisearch.search.evaluate.simulation import CAPACITY_TOLERANCE, LEAST_LOAD, Simulation
 from hisearch.search.model.job import Evaluation, Job
 from hisearch.search.model.problem import Problem
 from hisearch.search.refine.posteriors import figures, value_of
@@ -229,7 +229,8 @@ def test_capacity_of_a_trial_is_what_a_search_for_it_finds(tmp_path: Path) -> No
         evaluation = plain.evaluate_at(best.deployment, load)
         return Score(evaluation.metrics, evaluation.slo, evaluation.feasible)
 
-    slow = capacity(score_at, max_load=MOST_LOAD, min_load=1 / MOST_LOAD, relative_tolerance=CAPACITY_TOLERANCE)
+    most = study.world().most_load
+    slow = capacity(score_at, max_load=most, min_load=LEAST_LOAD, relative_tolerance=CAPACITY_TOLERANCE)
     # Of the short trace that the SLO holds on, carried on, it may be a little less.
     assert best.metrics["capacity_load"] == slow.load > 0.9
     assert best.metrics["capacity_missed_load"] == slow.infeasible_load

@@ -168,6 +168,15 @@ def test_candidates_for_headroom_have_the_widest_margins_one_of_each_price() -> 
     assert margins[0] == best
 
 
+def test_candidates_for_headroom_are_those_of_the_largest_expected_rates_where_these_are_known() -> None:
+    trials = [make_trial(n, 0.2 + 0.1 * (n % 7), 5.0, 1.0 + n % 9, replicas=1 + n % 9) for n in range(40)]
+    rule = RecommendSpec(rule="most_headroom", usd_per_hour=7.0)
+    candidates = headroom_candidates(trials, rule, expected=lambda trial: 2.0 * trial.deployment.pool.replicas)
+    assert [trial.deployment.pool.replicas for trial in candidates] == [7, 6, 5, 4]
+    alike = [[t for t in trials if t.deployment == candidate.deployment] for candidate in candidates]
+    assert [c.worst_margin for c in candidates] == [max(t.worst_margin for t in others) for others in alike]
+
+
 def test_the_table_s_limit_is_the_study_s_or_twice_the_cheapest() -> None:
     trials = [make_trial(0, 1.0, 5.0, 4.0), make_trial(1, 0.5, 5.0, 6.0)]
     assert table_limit_usd(trials, OBJECTIVES, RecommendSpec()) == 8.0

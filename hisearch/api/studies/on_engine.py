@@ -9,6 +9,7 @@ from hisearch.report.data.confidence import Chance, Confidence
 from hisearch.report.words.chances import format_chance
 from hisearch.search.model.deployments import engines_of
 from hisearch.search.model.trial import Trial, price_of
+from hisearch.search.select.headroom import known_loads
 from hisearch.search.select.recommend import recommended
 from hisearch.search.select.rules import headroom_candidates, preference, recommend_by
 from hisearch.specs.studies.study import RecommendSpec
@@ -58,7 +59,7 @@ def choose_on(engine: str | None, trials: Sequence[Trial], asked: Asked) -> Choi
         return None
     rule, limit = asked.rule, asked.rule.usd_per_hour
     words = f"the rule {rule.rule}"
-    if rule.rule == "most_headroom":
+    if rule.rule == "most_headroom" and trial.number not in _loads(meeting):
         words = f"the widest margin, as for the rule {rule.rule} no other load of it was simulated"
     if limit is not None and price_of(trial) > limit:
         words = f"its price, as none is within the ${limit:,.2f} per hour of the rule {rule.rule}"
@@ -87,9 +88,12 @@ def refusal(engine: str | None, tried: bool, engines: Sequence[str]) -> str:
 def _first(trials: Sequence[Trial], asked: Asked) -> Trial | None:
     if asked.rule.rule == "cheapest":
         return recommended(trials, asked.objectives)
-    if asked.rule.rule == "most_headroom" and (candidates := headroom_candidates(trials, asked.rule, 1)):
-        return candidates[0]
-    recommendation = recommend_by(trials, asked.objectives, asked.rule)
+    loads = _loads(trials)
+    if asked.rule.rule == "most_headroom" and not loads:
+        candidates = headroom_candidates(trials, asked.rule, 1)
+        if candidates:
+            return candidates[0]
+    recommendation = recommend_by(trials, asked.objectives, asked.rule, loads=loads)
     return None if recommendation is None else recommendation.trial
 
 
@@ -104,8 +108,14 @@ def _passed_over(trials: Sequence[Trial], asked: Asked) -> set[int]:
         return set()
     if asked.rule.rule == "cheapest":
         return {trial.number for trial in trials if trial.meets_slo and price_of(trial) < price_of(best)}
-    order = [trial.number for trial in preference(trials, asked.objectives, asked.rule, {})]
+    order = [trial.number for trial in preference(trials, asked.objectives, asked.rule, _loads(trials))]
     return set(order[: order.index(best.number)]) if best.number in order else set()
+
+
+def _loads(trials: Sequence[Trial]) -> dict[int, float]:
+    """Largest loads of trials, by number, where capacity is an objective."""
+    known = known_loads([trial for trial in trials if trial.load == 1.0])
+    return {number: largest.load for number, largest in known.items()}
 
 
 def _highest(chance: Chance) -> float:

@@ -81,6 +81,7 @@ def _rebuild(study: Study, folder: Path, place: Path, facts: dict[str, Any]) -> 
             left_out=tuple(budget.get("left_out", ())),
             likely=tuple(budget.get("likely", budget["untried"])),
             proven=bool(budget.get("proven", False)),
+            rule=problem.recommend.rule,
         ),
     )
     closeup = read_closeup(place / CLOSEUP) if (place / CLOSEUP).is_file() else None

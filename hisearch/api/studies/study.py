@@ -205,9 +205,8 @@ class Study(Shown):
         from hisearch.specs.models.windows import keeps_window_pool
         from hisearch.specs.studies.study import CAPACITY, OF_AGENTS
 
-        study, slo = self.resolved.study, self.resolved.slo.spec
-        window = self.resolved.model.spec.max_context_tokens
-        demand = measure_demand(self.trace, slo, study.workload.load, window_tokens=window)
+        study, slo, model = self.resolved.study, self.resolved.slo.spec, self.resolved.model.spec
+        demand = measure_demand(self.trace, slo, study.workload.load, window_tokens=model.max_context_tokens)
         if CAPACITY in study.objectives and not demand.scales_with_load and OF_AGENTS.isdisjoint(study.objectives):
             place = study.objectives.index(CAPACITY)
             message = "all first turns of the workload arrive at once: there is no load to scale"
@@ -236,12 +235,12 @@ class Study(Shown):
             refuses=planner.refuses if isinstance(planner, ExportablePlanner) else None,
             scopes={name: document.spec.scope for name, document in self.resolved.media.items()},
             limits=study.limits_by_name,
-            kept_page_tokens=kept_page_tokens(self.resolved.model.spec),
-            window_pool_engines=frozenset(
-                engine for engine in ENGINE_TITLES if keeps_window_pool(engine, self.resolved.model.spec)
-            ),
-            checkpoint_dtype=self.resolved.model.spec.weight_dtype,
+            kept_page_tokens=kept_page_tokens(model),
+            window_pool_engines=frozenset(name for name in ENGINE_TITLES if keeps_window_pool(name, model)),
+            checkpoint_dtype=model.weight_dtype,
             replicas_down=study.availability.replicas_down,
+            recommend=study.recommend,
+            **({"most_load": simulation.world.most_load} if study.recommend.rule == "most_headroom" else {}),
         )
 
     def run(

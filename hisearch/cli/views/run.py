@@ -244,8 +244,9 @@ def _show_origin(result: StudyResult, *, heading: bool = True) -> None:
     )
     ended = ""
     if not result.caution:
-        unlikely = "; what its budget left untried is unlikely to change the answer (under Provenance)"
-        ended = unlikely if result.stopped else f"; {result.outcome.ending.describe()}"
+        ending = result.outcome.ending
+        unlikely = f"; what its budget left untried is unlikely to {ending.unlikely} (under Provenance)"
+        ended = unlikely if result.stopped else f"; {ending.describe()}"
     output.say(
         f"{format_simulations(result.provenance)}, in {result.provenance['run']['wall_time_s']:.1f} s{ended}."
         # A full disk leaves none.

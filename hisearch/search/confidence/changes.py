@@ -62,8 +62,11 @@ class Changes:
         """Of a study with these trials, to which others may be added later."""
         self._problem, self._assessor, self._trials = problem, assessor, trials
 
-    def largest_load(self, trial: Trial) -> Capacity:
-        """The largest load that a feasible trial carries, from a few simulations; known if it is an objective."""
+    def largest_load(self, trial: Trial, start: float = 1.0) -> Capacity:
+        """The largest load that a feasible trial carries, from a few simulations; known if it is an objective.
+
+        start: the first load that is tried.
+        """
         known = headroom(self._trials, trial)
         if known is not None:
             return known
@@ -75,7 +78,7 @@ class Changes:
             evaluation = self._assessor.supposing(trial.deployment, {}, load)
             return Score(evaluation.metrics, evaluation.slo, evaluation.feasible)
 
-        return largest_load(score_at)
+        return largest_load(score_at, self._problem.most_load, start)
 
     def next_purchase(self, best: Trial, carried: Capacity) -> NextPurchase | None:
         """A deployment for the load that the recommendation no longer carries."""

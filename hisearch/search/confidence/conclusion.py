@@ -29,26 +29,24 @@ from hisearch.search.confidence.likely_alternatives import (
     likely_with_own_formats,
 )
 from hisearch.search.confidence.likely_prices import likely_price_break_evens
+from hisearch.search.confidence.load_candidates import load_candidates
 from hisearch.search.confidence.misses import MOST_DRAWS, Misses, find_misses
 from hisearch.search.confidence.step_sensitivity import MAX_ALTERNATIVES, SCALED, SIMULATIONS
 from hisearch.search.driver import SearchOutcome
 from hisearch.search.evaluate.runner import TrialRunner
 from hisearch.search.model.problem import Problem
 from hisearch.search.model.trial import Recommendation, Trial
-from hisearch.search.select.headroom import headroom
+from hisearch.search.select.headroom import known_loads
 from hisearch.search.select.pareto import front
 from hisearch.search.select.price_sensitivity import PriceBreakEven
 from hisearch.search.select.recommend import nearest_miss
 from hisearch.search.select.rules import (
-    HEADROOM_CANDIDATES,
-    TABLE_CANDIDATES,
     against_baseline,
-    headroom_candidates,
     table_limit_usd,
     table_rules,
 )
 from hisearch.search.select.setting_sensitivity import single_changes
-from hisearch.specs.studies.study import PRICE, RecommendSpec
+from hisearch.specs.studies.study import PRICE
 
 _T = TypeVar("_T")
 
@@ -192,18 +190,13 @@ class _Conclusions:
             return
         assert self._outcome.recommendation is not None
         best = self._outcome.recommendation.trial
-        known = headroom(self._trials, best)
-        if known is not None:
-            self._loads[best.number] = known
-        rule = self._question.recommend
-        within, most = RecommendSpec(rule="most_headroom", usd_per_hour=limit_usd), TABLE_CANDIDATES
-        if rule.rule == "most_headroom":
-            within, most = rule, HEADROOM_CANDIDATES
-        candidates = [t for t in headroom_candidates(self._trials, within, most) if t.number not in self._loads]
-        look = partial(self._assessor.each, self._changes.largest_load, candidates)
+        self._loads.update(known_loads(self._trials))
+        of_study = (self._problem, self._outcome.execution, self._trials, best)
+        candidates, most = load_candidates(*of_study, limit_usd, self._loads)
+        look = partial(self._assessor.each, lambda candidate: self._changes.largest_load(*candidate), candidates)
         capacities = self._counted("other loads", most * LOADS, look)
         self._loads.update(
-            {trial.number: load_headroom for trial, load_headroom in zip(candidates, capacities or (), strict=False)}
+            {trial.number: largest for (trial, _), largest in zip(candidates, capacities or (), strict=False)}
         )
 
     def _headroom(self, trial: Trial) -> Capacity | None:

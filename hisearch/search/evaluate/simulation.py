@@ -39,8 +39,8 @@ from hisearch.traces.stats import requests_over_window
 
 _Value = TypeVar("_Value")
 
-#: With capacity as an objective, loads from 1/MOST_LOAD to MOST_LOAD are tried.
-MOST_LOAD = 8.0
+#: With capacity as an objective, the smallest load that is tried; and the largest that a slice is ranked by.
+LEAST_LOAD, MOST_LOAD_OF_SLICE = 1 / 8, 8.0
 
 #: Approximate simulations per deployment with capacity as an objective: double or halve twice, then bisect.
 SIMULATIONS_OF_CAPACITY = 9
@@ -159,7 +159,8 @@ class Simulation:
                 return Score(evaluation.metrics, evaluation.slo, False)
             return Score(at_load.metrics, at_load.slo, at_load.feasible)
 
-        most = capacity(score_at, max_load=MOST_LOAD, min_load=1.0 / MOST_LOAD, relative_tolerance=CAPACITY_TOLERANCE)
+        ends = {"min_load": LEAST_LOAD, "max_load": self._world.most_load}
+        most = capacity(score_at, **ends, relative_tolerance=CAPACITY_TOLERANCE)
         metrics = self._at_most(evaluation.metrics, most.load) | {
             "capacity_goodput_rps": most.goodput_rps,
             "capacity_missed_load": most.infeasible_load,
@@ -378,7 +379,7 @@ class Simulation:
 
 def _slice_capacity(evaluation: Evaluation) -> float:
     """Estimate of a slice's capacity, for ranking only: growth of latencies until a term is missed."""
-    return min(1.0 / max(1.0 - worst_margin(evaluation.slo), 1.0 / MOST_LOAD), MOST_LOAD)
+    return 1.0 / max(1.0 - worst_margin(evaluation.slo), 1.0 / MOST_LOAD_OF_SLICE)
 
 
 class _Memo(Generic[_Value]):

@@ -11,12 +11,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from hisearch.search.model.population import Population
+from hisearch.search.model.problem import USUAL_MOST_LOAD
 from hisearch.specs.machines.devices import DeviceSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, FabricSpec, HostSpec, MediumSpec
 from hisearch.specs.machines.profile import LatencyProfileSpec
 from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.studies.slo import SloSpec
-from hisearch.specs.studies.study import LimitSpec
+from hisearch.specs.studies.study import MOST_LOAD, LimitSpec
 from hisearch.traces.changes.continuation import Continuation
 from hisearch.traces.compiled import CompiledTrace
 
@@ -49,6 +50,11 @@ class World:
     population: Population | None = None
     continuation: Continuation | None = None
     replicas_down: int = 0
+
+    @property
+    def most_load(self) -> float:
+        """Largest load that is tried to find a capacity: any, where the workload goes on until it shows an overload."""
+        return USUAL_MOST_LOAD if self.continuation is None else MOST_LOAD
 
     def digest(self, version: str) -> str:
         """Digest of the content, the program's version and its kernels: a journal with another digest does not apply.

@@ -15,10 +15,13 @@ from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.machines.hardware import ScopeName
 from hisearch.specs.studies.search_space import SearchSpaceSpec
 from hisearch.specs.studies.slo import SloSpec
-from hisearch.specs.studies.study import BudgetSpec, LimitSpec
+from hisearch.specs.studies.study import CAPACITY, PRICE, BudgetSpec, LimitSpec, RecommendSpec
 
 #: Bytes of a KV number as models compute it: 16 bits, whatever the format of the weights.
 OWN_KV_BYTES = 2.0
+
+#: Largest load that is usually tried, as a factor on the study's own.
+USUAL_MOST_LOAD = 8.0
 
 
 class Planner(Protocol):
@@ -54,7 +57,7 @@ class Problem:
     absent, no worker is skipped. kept_page_tokens: tokens of the engines' KV pages for the model; None for each
     engine's own. window_pool_engines: those that keep windows in a pool of their own. checkpoint_dtype: format of
     the published weights, None where it is not known. replicas_down: replicas of each pool that may be away while
-    the SLO holds.
+    the SLO holds. recommend: the rule of the recommendation. most_load: largest load that is tried of a deployment.
     """
 
     model: str
@@ -72,6 +75,20 @@ class Problem:
     window_pool_engines: frozenset[EngineName] = frozenset()
     checkpoint_dtype: DType | None = None
     replicas_down: int = 0
+    recommend: RecommendSpec = field(default_factory=RecommendSpec)
+    most_load: float = USUAL_MOST_LOAD
+
+    @property
+    def asks_load(self) -> bool:
+        """True if the load that deployments carry is an objective, or what the rule goes by."""
+        by_rule = self.recommend.rule == "most_headroom" and self.demand.scales_with_load
+        return by_rule or CAPACITY in self.objectives
+
+    @property
+    def most_usd_per_hour(self) -> float:
+        """Most that may be spent, by a limit and by the rule."""
+        limit, most = self.limits.get(PRICE), self.recommend.usd_per_hour
+        return min(math.inf if limit is None else limit.bound, math.inf if most is None else most)
 
     def keeps_formats(self, pool: PoolSpec) -> bool:
         """True if a pool serves the published weights in their own format, and KV as the model computes it."""

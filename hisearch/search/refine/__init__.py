@@ -1,4 +1,4 @@
 """Steps after the stages: the recommendation's neighbours, the front widened with a surrogate, alternatives.
 
-Imports ``model``, ``select``, ``evaluate`` and ``stages``.
+Imports ``model``, ``select``, ``evaluate``, ``stages`` and ``rate``.
 """

@@ -42,6 +42,15 @@ class Expectations:
             features |= {start + name: value for name, value in expected.items()}
         return features
 
+    def rate_rps(self, deployment: DeploymentSpec) -> float:
+        """Requests per second that its slower side carries by stage 1's estimates; 0.0 if a worker is unknown."""
+        rates: dict[str, float] = {}
+        for pool in deployment.pools:
+            worker = self._by_key.get(_key(pool))
+            rate = worker.estimate.capacity_rps if worker is not None else 0.0
+            rates[pool.role] = rates.get(pool.role, 0.0) + rate * pool.replicas
+        return min(rates.values())
+
     def _of_pool(self, pool: PoolSpec) -> Part | None:
         """Stage 1's estimates of a pool's workers; None if they are unknown or do not fit as set."""
         worker = self._by_key.get(_key(pool))

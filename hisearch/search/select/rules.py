@@ -7,7 +7,8 @@
 ``least_energy``     the fewest joules per generated token, within a price if one is given
 
 Every rule chooses among the simulations of the complete trace. The search looks for cheap deployments and widens its
-front from there. The fastest deployment of all, or the one of least energy, may be one that it had no reason to try.
+front from there; where the load counts, to the most replicas that are allowed (``refine.raising``). The fastest
+deployment of all, or the one of least energy, may be one that it had no reason to try.
 """
 
 from __future__ import annotations
@@ -37,8 +38,7 @@ from hisearch.specs.base import ENGINE_TITLES
 from hisearch.specs.studies.study import OF_ENERGY, PRICE, RecommendSpec
 from hisearch.specs.wording import capitalised, counted, format_percent, listed
 
-#: Deployments whose largest load ``most_headroom`` looks for, and a table that only names its choice: those with the
-#: widest tightest margin.
+#: Deployments whose largest load ``most_headroom`` looks for, and a table that only names its choice.
 HEADROOM_CANDIDATES, TABLE_CANDIDATES = 4, 2
 
 #: Price limit of ``lowest_latency`` and ``most_headroom`` in tables if a study has none: times the cheapest.
@@ -143,12 +143,21 @@ def _by_energy(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     return tuple(sorted(stated, key=lambda t: (round(joules_per_generated_token(t.metrics), 9), price_of(t), t.number)))
 
 
-def headroom_candidates(trials: Sequence[Trial], rule: RecommendSpec, most: int = HEADROOM_CANDIDATES) -> list[Trial]:
-    """Feasible trials within the rule's price with the widest tightest margin, one of each price, widest first."""
+def headroom_candidates(
+    trials: Sequence[Trial],
+    rule: RecommendSpec,
+    most: int = HEADROOM_CANDIDATES,
+    expected: Callable[[Trial], float] | None = None,
+) -> list[Trial]:
+    """Feasible trials within the rule's price with the widest tightest margin, one of each price, widest first.
+
+    expected: rate that a trial is expected to carry; then those of the largest, one of each, with the widest margin.
+    """
     feasible = [t for t in trials if t.meets_slo and _within(t, rule)]
+    rank, kind = (lambda t: t.worst_margin, price_of) if expected is None else (expected, expected)
     widest: dict[float, Trial] = {}
-    for trial in sorted(feasible, key=lambda t: (-t.worst_margin, t.number)):
-        widest.setdefault(price_of(trial), trial)
+    for trial in sorted(feasible, key=lambda t: (-rank(t), -t.worst_margin, t.number)):
+        widest.setdefault(kind(trial), trial)
     return list(widest.values())[:most]
 
 

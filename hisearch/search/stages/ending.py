@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,7 +10,7 @@ from hisearch.search.model.candidates import Kept
 from hisearch.search.model.deployments import one_less
 from hisearch.search.model.trial import Trial
 from hisearch.search.stages.shortlist import key_of
-from hisearch.specs.studies.study import BudgetSpec
+from hisearch.specs.studies.study import BudgetSpec, RuleName
 from hisearch.specs.wording import capitalised, counted, listed
 
 #: ``Ending.stopped`` in provenance if nothing was left out.
@@ -21,6 +21,7 @@ class Untried(StrEnum):
     """What a budget may leave untried, besides candidates of stage 1: what matters most to a buyer first."""
 
     REPLICAS = "one replica less of the recommendation"
+    MOST = "some workers with as many replicas as are allowed"
     NEIGHBOURS = "some settings next to the recommended ones"
     SIZES = "some numbers of replicas"
     ROUTERS = "some routers with the replicas found"
@@ -33,6 +34,11 @@ class Untried(StrEnum):
 #: What a limit on wall time means for an answer.
 ON_ANOTHER_DAY = "a less busy or faster machine may answer otherwise"
 
+#: What a longer search might bring, by rule, and what it is unlikely to bring where nothing likely is left untried.
+#: Searches look for what is cheaper, or carries more: of other rules' choices it is not known.
+_HOPES: Mapping[RuleName, str] = {"most_headroom": "another deployment may carry more"}
+_UNLIKELY: Mapping[RuleName, str] = {"cheapest": "change the recommendation", "most_headroom": "carry more"}
+
 #: How many untried things a caution names.
 _NAMED = 2
 
@@ -43,8 +49,9 @@ class Ending:
 
     stopped: what ended it early: "simulations", "seconds", "usd" or "interrupted"; "" if nothing did. untried: texts of
     what was left out. budget: the study's. used: simulations made within it. left_out: texts of what the search's own
-    rules left out, whatever the budget. likely: texts of the untried that may change the recommendation. proven: stage
-    1 has ruled out every worker, so that the search ended early.
+    rules left out, whatever the budget. likely: texts of the untried that may change the recommendation; of rules but
+    ``most_headroom``, that may be cheaper. proven: stage 1 has ruled out every worker, so that the search ended early.
+    rule: the study's.
     """
 
     stopped: str
@@ -54,6 +61,12 @@ class Ending:
     left_out: tuple[str, ...] = ()
     likely: tuple[str, ...] = ()
     proven: bool = False
+    rule: RuleName = "cheapest"
+
+    @property
+    def unlikely(self) -> str:
+        """What the untried is unlikely to do where none of it is ``likely``: ``change the recommendation``."""
+        return _UNLIKELY.get(self.rule, "be cheaper")
 
     @property
     def key(self) -> str:
@@ -74,7 +87,7 @@ class Ending:
         if self.untried:
             text += f" before it had tried {listed(self.untried)}"
             if not self.likely:
-                text += ", none of it likely to change the recommendation"
+                text += f", none of it likely to {self.unlikely}"
         return f"{text}; {rules}" if rules else text
 
     def who(self, *, short: bool = False) -> str:
@@ -145,7 +158,7 @@ class Ending:
     def _outlook(self, recommended: bool) -> str:
         """What a longer search might bring."""
         if recommended:
-            return "a cheaper deployment may meet the SLO"
+            return _HOPES.get(self.rule, "a cheaper deployment may meet the SLO")
         return "a longer one may find a deployment that meets the SLO"
 
 
