@@ -24,7 +24,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(engine, "is_prepared", lambda _: False)
     monkeypatch.setattr("hisearch.kernels.fleet.compilation.prepare", refuse)
-    monkeypatch.setattr("hisearch.simulate.arrays.pool.config_of", refuse)
+    monkeypatch.setattr("hisearch.simulate.arrays.settings.config_of", refuse)
 
 
 @pytest.fixture(scope="module")

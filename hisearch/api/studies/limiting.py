@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hisearch.latency.costs import FrontEnd
 from hisearch.score.terms import TermCheck
 from hisearch.search.confidence.uncertainty import with_factors
 from hisearch.search.model.job import TRIAL_ERRORS
@@ -92,7 +91,7 @@ def reliefs() -> dict[str, Callable[[WorkerPlan], WorkerPlan]]:
     def faster_host(plan: WorkerPlan) -> WorkerPlan:
         """Steps wait for less host work, and requests pass the engine's server in less time."""
         costs = with_factors(plan.costs, {"host": RELIEF})
-        return replace(plan, costs=replace(costs, front_end=FrontEnd(*(RELIEF * each_s for each_s in costs.front_end))))
+        return replace(plan, costs=replace(costs, front_end=costs.front_end.taking(RELIEF)))
 
     def roomier(plan: WorkerPlan) -> WorkerPlan:
         pages = int(plan.kv_capacity_tokens / RELIEF) // plan.engine.page_size

@@ -33,7 +33,7 @@ RUN = np.dtype(
         ("begin", "i8"),  # number of its first block on the path
         ("end", "i8"),
         ("protected_by", "i8"),  # the newest call that must not evict it
-        ("flags", "i8"),  # of a use alone
+        ("use_flags", "i8"),  # of a use alone
         ("trace_node", "i4"),
         ("list", "i4"),
         ("prev", "i4"),  # neighbours in its list; next: in the free list too

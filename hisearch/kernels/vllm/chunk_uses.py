@@ -44,7 +44,7 @@ def read_flags(sim, r, begin, end):
         use = sim.runs[u]
         if use.begin < begin:
             before = u
-        flags[max(use.begin - begin, 0) : max(min(use.end, end) - begin, 0)] = use.flags
+        flags[max(use.begin - begin, 0) : max(min(use.end, end) - begin, 0)] = use.use_flags
         u = use.next
     return before
 
@@ -65,7 +65,7 @@ def _new_use(sim, begin, end, flags, after):
     u = host_runs.acquire(sim)
     sim.runs[u].begin = begin
     sim.runs[u].end = end
-    sim.runs[u].flags = flags
+    sim.runs[u].use_flags = flags
     sim.runs[u].next = after
     return u
 
@@ -77,7 +77,7 @@ def _clear(sim, r, before, begin, end):
     if before >= 0 and sim.runs[before].end > begin:
         if sim.runs[before].end > end:
             is_last = after < 0
-            after = _new_use(sim, end, sim.runs[before].end, sim.runs[before].flags, after)
+            after = _new_use(sim, end, sim.runs[before].end, sim.runs[before].use_flags, after)
             if is_last:
                 sim.offloaded[r].uses_tail = after
         sim.runs[before].end = begin
@@ -105,7 +105,7 @@ def write_flags(sim, r, before, begin, end):
         while until < end and sim.path[1, until - begin] & ~MISSING == flags:
             until += 1
         if flags:
-            if before >= 0 and sim.runs[before].end == k and sim.runs[before].flags == flags:
+            if before >= 0 and sim.runs[before].end == k and sim.runs[before].use_flags == flags:
                 sim.runs[before].end = until
             else:
                 u = _new_use(sim, k, until, flags, after)
@@ -238,11 +238,11 @@ def _finish_arc(sim, v, r, trace_node):
     u = _reverse_uses(sim, r)
     while u >= 0:
         use = sim.runs[u]
-        if use.flags & (REUSED | INSERTED):
+        if use.use_flags & (REUSED | INSERTED):
             for k in range(use.end - 1, use.begin - 1, -1):
                 slot = held(sim, v, sim.path[0, k - begin])
                 if slot >= 0:
-                    to = tl.FREQUENT if use.flags & REUSED else sim.blocks[v, slot].list
+                    to = tl.FREQUENT if use.use_flags & REUSED else sim.blocks[v, slot].list
                     block_table.take_out(sim, v, slot)
                     block_table.append(sim, v, slot, to)
         u = use.next
