@@ -205,8 +205,7 @@ class FrontEnd(NamedTuple):
 
     def taking(self, share: float) -> FrontEnd:
         """All of it in ``share`` of the time."""
-        times = (share * each_s for each_s in self[:4])
-        return FrontEnd(*times, self.ttft_factor)
+        return FrontEnd(*(share * each_s for each_s in self[:-1]))._replace(ttft_factor=self.ttft_factor)
 
 
 class LockstepCosts(NamedTuple):
