@@ -14,13 +14,14 @@ from typer.testing import CliRunner
 
 from hisearch.cli.main import app
 from hisearch.latency import served_errors
-from hisearch.latency.costs import FrontEnd
 from hisearch.latency.laws.model import weights_law
 from hisearch.latency.served_errors import EngineErrors
 from hisearch.latency.sharding import Parallelism
+from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.host import HostTimes
+from hisearch.validate.silicon import inferencemax
 from hisearch.validate.silicon.campaigns import kernels_version
-from hisearch.validate.silicon.closed_loop import Loop, closed_loop, held_steps
+from hisearch.validate.silicon.closed_loop import Loop, closed_loop
 from hisearch.validate.silicon.conditions import conditions_of, host_version
 from hisearch.validate.silicon.disaggregated import conditions_of_side, sides_of
 from hisearch.validate.silicon.inferencemax import as_it_ran
@@ -28,7 +29,6 @@ from hisearch.validate.silicon.pricing import (
     EngineTimes,
     NotPriced,
     Pricer,
-    _burst_gap_s,
 )
 from hisearch.validate.silicon.recipes import recipe_of
 from hisearch.validate.silicon.report import validate_silicon
@@ -137,13 +137,15 @@ class TestConditions:
             "input_tokens": "1024", "output_tokens": "1024", "concurrency": "64", "attention_dp": "1",
         }  # fmt: skip
         plain = conditions_of(only_row(tmp_path, **deepseek, backend_version="1.2.0rc6.post2", tp="8", moe_tp="8"))
-        assert (plain.draft_tokens, plain.gather_steps) == (0, 40)
-        assert plain.tokens_per_step == 1.0
+        assert plain.draft_tokens == 0
+        assert (plain.engine.batch_wait_timeout_iters, plain.engine.batch_wait_max_tokens_ratio) == (40, 0.8)
         drafting = deepseek | {"backend_version": "1.2.0rc6.post3"}
         single = conditions_of(only_row(tmp_path, **drafting, tp="8", moe_tp="8"))
-        assert (single.draft_tokens, single.gather_steps, single.tokens_per_step) == (3, 0, 2.5)
+        assert (single.draft_tokens, single.engine.batch_wait_timeout_iters) == (3, 0)
         groups = conditions_of(only_row(tmp_path, **drafting | {"attention_dp": "8"}, moe_ep="8"))
-        assert (groups.draft_tokens, groups.gather_steps) == (1, 60)
+        assert (groups.draft_tokens, groups.engine.attention_dp_balance) == (1, True)
+        waits = groups.engine.attention_dp_timeout_iters, groups.engine.attention_dp_batching_wait_iters
+        assert waits == (60, 0)
         qwen = deepseek | {
             "backend": "sglang", "model": "Qwen/Qwen3.5-397B-A17B", "backend_version": "0.5.9", "tp": "4",
         }  # fmt: skip
@@ -223,12 +225,12 @@ class TestConditions:
 
     @pytest.mark.parametrize(
         ("cells", "interval", "drafts", "most"),
-        [({}, 10, 0, 8), ({"concurrency": "64"}, 30, 0, 64), ({"concurrency": "512"}, 68, 2, 512)],
+        [({}, 10, 0, 8), ({"concurrency": "64"}, 30, 0, 64), ({"concurrency": "512"}, 30, 2, 512)],
     )
     def test_sglang_looks_for_prompts_every_so_often(
         self, tmp_path: Path, cells: dict[str, str], interval: int, drafts: int, most: int
     ) -> None:
-        """Drafted, a step of 2.26 tokens counts as as many: 30 are 68. Beyond 64 in flight DeepSeek drafts."""
+        """Beyond 64 in flight DeepSeek drafts."""
         conditions = conditions_of(only_row(tmp_path, **{**self.SGLANG, **cells}))
         engine = conditions.engine
         assert (engine.receive_interval, conditions.draft_tokens, engine.max_running_requests) == (
@@ -254,7 +256,7 @@ class TestConditions:
         row = only_row(tmp_path, **{**self.SGLANG, **cells})
         conditions = conditions_of(row)
         assert conditions.prompt_tokens(row) == tokens
-        trace = closed_loop(Loop.of(row, conditions, 8))
+        trace = closed_loop(Loop.of(row, conditions))
         assert 0.95 * tokens < trace.arrays.input_tokens.max() <= tokens
 
     @pytest.mark.parametrize(("version", "rounds"), [("0.5.5.post2", 5), ("", 5), ("0.5.8", 10)])
@@ -267,7 +269,7 @@ class TestConditions:
         ("cells", "expected"),
         [
             ({"precision": "bf16"}, (32768, 8, 0.82, 10, True, "bf16", "fp32", 0)),
-            ({"tp": "4", "moe_tp": "4"}, (32768, 8, 0.9, 34, True, "fp8", "bf16", 3)),
+            ({"tp": "4", "moe_tp": "4"}, (32768, 8, 0.9, 10, True, "fp8", "bf16", 3)),
             ({"concurrency": "256"}, (32768, 256, 0.82, 30, False, "fp8", "fp32", 0)),
             ({"backend_version": "0.5.10.post1"}, (16384, 8, 0.8, 10, False, "fp8", "bf16", 0)),
             ({"precision": "fp4"}, (32768, 8, 0.85, 30, False, "fp8", "fp32", 0)),
@@ -371,7 +373,7 @@ class TestConditions:
         conditions = conditions_of(row)
         engine = conditions.engine
         kept = (engine.chunk_tokens, engine.max_running_requests, engine.memory_fraction, conditions.kv_dtype)
-        assert (*kept, conditions.gather_steps) == expected
+        assert (*kept, engine.batch_wait_timeout_iters) == expected
         assert engine.receive_interval == 1
 
 
@@ -475,11 +477,10 @@ class TestClosedLoop:
         assert arrays.input_tokens.mean() == pytest.approx(900, rel=0.01)
         assert arrays.output_tokens.mean() == pytest.approx(180, rel=0.02)
 
-    @pytest.mark.parametrize("gap_s", [0.0, 2e-3])
-    def test_the_first_of_every_slot_are_sent_at_once_but_for_what_other_groups_read(self, gap_s: float) -> None:
-        arrays = closed_loop(Loop(5, 100, 10, 1.0, 1.0, 2, gap_s)).arrays
+    def test_the_first_of_every_slot_are_sent_at_once(self) -> None:
+        arrays = closed_loop(Loop(5, 100, 10, 1.0, 1.0, 2)).arrays
         first = arrays.previous < 0
-        assert arrays.arrival_s[first] == pytest.approx([gap_s * k for k in range(5)])
+        assert not arrays.arrival_s[first].any()
         assert np.isnan(arrays.arrival_s[~first]).all()
 
 
@@ -510,12 +511,6 @@ class TestPricing:
         assert with_front.tpot_s == pytest.approx(bare.tpot_s)
         assert with_front.ttft_s - bare.ttft_s == pytest.approx(6e-3 + 256 * 3e-6 + 50e-6, rel=1e-3)
 
-    @pytest.mark.parametrize(("groups", "gap_s"), [("1", 0.0), ("8", 7 * (1e-3 + 256 * 3e-6))])
-    def test_the_front_end_reads_for_all_attention_groups(self, tmp_path: Path, groups: str, gap_s: float) -> None:
-        """One group is simulated: between two of its first requests those of the others are read."""
-        row = only_row(tmp_path, attention_dp=groups, moe_tp="1", moe_ep=groups)
-        assert _burst_gap_s(row, conditions_of(row), FrontEnd(6e-3, 1e-3, 3e-6, 50e-6)) == pytest.approx(gap_s)
-
     def test_host_work_is_hidden_where_an_engine_overlaps(self, tmp_path: Path) -> None:
         """SGLang that drafts tokens for Qwen3.5 forms its batches while the device waits."""
         cells = TestConditions.SGLANG | {"model": "Qwen/Qwen3.5-397B-A17B", "tp": "4", "gemm_dtype": "fp8"}
@@ -539,7 +534,9 @@ class TestPricing:
         drafting, plain = (
             pricer.with_times(replace(row, version=version), times) for version in (row.version, "1.2.0rc6.post2")
         )
-        made = conditions_of(row).tokens_per_step
+        drafts = conditions_of(row).engine.speculation
+        assert drafts is not None
+        made = drafts.tokens_per_step(Catalogue().get("Model", "deepseek-r1").spec)
         assert plain.tpot_s / made < drafting.tpot_s < plain.tpot_s
         assert drafting.ttft_s > plain.ttft_s
 
@@ -558,22 +555,46 @@ class TestPricing:
         ]
         assert pricer.price(plain).tpot_s != pricer.price(blocks).tpot_s == pricer.price(experts).tpot_s
 
-    def test_groups_wait_no_longer_than_until_each_has_a_prompt(self, tmp_path: Path) -> None:
-        """TensorRT-LLM holds prompts for 60 steps at most; with 4 groups and many in flight all have one sooner."""
-        cells = {
-            "backend": "trtllm", "model": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "precision": "fp4",
-            "input_tokens": "1024", "attention_dp": "4", "moe_ep": "4", "backend_version": "1.2.0rc6.post2",
+    @pytest.mark.parametrize(
+        ("waits", "cells"),
+        [
+            (
+                "BALANCED_DEEPSEEK",
+                {
+                    "precision": "fp4",
+                    "gemm_dtype": "nvfp4",
+                    "output_tokens": "8192",
+                    "attention_dp": "8",
+                    "moe_ep": "8",
+                },
+            ),
+            (
+                "FILLED_DEEPSEEK",
+                {
+                    "precision": "fp8",
+                    "gemm_dtype": "fp8",
+                    "output_tokens": "1024",
+                    "attention_dp": "1",
+                    "tp": "8",
+                    "moe_tp": "8",
+                },
+            ),
+        ],
+    )
+    def test_prompts_that_are_held_back_wait(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str, cells: dict[str, str]
+    ) -> None:
+        """At most for as many steps as the script says."""
+        shared = {
+            "backend": "trtllm", "model": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "input_tokens": "1024",
+            "concurrency": "64", "backend_version": "1.2.0rc6.post2",
         }  # fmt: skip
-
-        def held(output: str, slots: int, **more: str) -> float:
-            row = only_row(tmp_path, **cells | more, output_tokens=output, concurrency=str(4 * slots))
-            return held_steps(conditions_of(row), row, slots)
-
-        others = 4 + 4 / 2 + 4 / 3 + 1 - 1
-        steps = others / (4 * 64 / 1024)
-        assert held("1024", 64) == pytest.approx(0.9 * steps * (1 + others / 2) / (1 + others))
-        assert held("8192", 8) == pytest.approx(0.9 * 60 * (1 + 60 * 32 / 8192 / 2) / (1 + 60 * 32 / 8192))
-        assert held("1024", 64, attention_dp="1", moe_ep="1", tp="4", moe_tp="4") == 0.0
+        row, pricer = only_row(tmp_path, **shared | cells), Pricer()
+        held = pricer.price(row)
+        steps = max(getattr(inferencemax, waits)[key] for key in getattr(inferencemax, waits) if "timeout_iters" in key)
+        monkeypatch.setattr(inferencemax, waits, {})
+        free = pricer.price(row)
+        assert 2 * free.tpot_s < held.ttft_s - free.ttft_s < steps * max(free.tpot_s, held.tpot_s)
 
     @pytest.mark.parametrize(
         ("cells", "reason"),

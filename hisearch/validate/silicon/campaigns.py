@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from hisearch.latency.served_errors import plain_name
 from hisearch.specs.base import DType
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.speculation import SpeculationSpec
-from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
 
 #: (input, output) lengths of InferenceMAX.
@@ -41,9 +39,6 @@ class Conditions:
     input_share, output_share: lengths are drawn uniformly from this share of the nominal one up to it.
     retokenised: tokens that the server reads in a prompt for each one that the client counted.
     requests_per_slot: requests that each of the ``concurrency`` slots sends, one after another.
-    gather_steps: decode steps for which a prompt waits for more (TensorRT-LLM ``batch_wait_timeout_iters``).
-    draft_tokens: tokens drafted in a step for every sequence (multi-token prediction); 0: none.
-    tokens_per_step: mean tokens that a sequence makes in a step.
     kv_dtype: format of the KV cache.
     state_dtype: of linear attention's states (SGLang ``--mamba-ssm-dtype``); None: the model's.
     pool_tokens: most KV of a scheduler, whatever memory is left (SGLang ``--max-total-tokens``); None: no limit.
@@ -55,34 +50,27 @@ class Conditions:
     input_share: float = 1.0
     output_share: float = 1.0
     requests_per_slot: int = 10
-    gather_steps: int = 0
-    draft_tokens: int = 0
-    tokens_per_step: float = 1.0
     pool_tokens: int | None = None
     retokenised: float = 1.0
     state_dtype: Literal["fp32", "bf16"] | None = None
+
+    @property
+    def draft_tokens(self) -> int:
+        """Tokens drafted in a step for every sequence; 0: none."""
+        return 0 if self.engine.speculation is None else self.engine.speculation.draft_tokens
 
     def prompt_tokens(self, row: SiliconRow) -> int:
         """Tokens of the longest prompt of ``row`` as the server reads it."""
         return round(self.retokenised * row.input_tokens)
 
 
-@functools.cache
-def tokens_per_step(model: str, draft_tokens: int) -> float:
-    """Mean tokens of a step of ``model`` with ``draft_tokens`` drafts, by the catalogue's curve of it.
+def drafting(draft_tokens: int) -> SpeculationSpec | None:
+    """Multi-token prediction, accepted as the catalogue's curve of the model says.
 
     The rows do not state it. Their prompts are random tokens in the model's chat template, of which about as many are
     accepted as of MT-Bench's (InferenceX, pull request 649).
-
-    Raises:
-        ValueError: no curve of the model is known, or it ends before.
     """
-    catalogue = Catalogue()
-    for name in catalogue.names("Model"):
-        spec = catalogue.get("Model", name).spec
-        if plain_name(name) == plain_name(model) and "mtp" in spec.speculation:
-            return SpeculationSpec(method="mtp", draft_tokens=draft_tokens).tokens_per_step(spec)
-    raise ValueError(f"no share of accepted drafts is known of {model}")
+    return SpeculationSpec(method="mtp", draft_tokens=draft_tokens) if draft_tokens else None
 
 
 def engine_version(row: SiliconRow) -> str:
@@ -130,8 +118,12 @@ def engine_of(
     receive_interval: int = 1,
     fused_all_reduce: bool = False,
     overlap: bool = True,
+    draft_tokens: int = 0,
+    waits: Mapping[str, Any] = {},
 ) -> EngineSpec:
     """The engine without prefix caching (prompts are random); the batch is bounded by one attention group's requests.
+
+    waits: settings by which TensorRT-LLM holds prompts back.
 
     No script of either campaign sets TensorRT-LLM's ``enable_chunked_prefill``, which is off by default.
     """
@@ -150,8 +142,9 @@ def engine_of(
         # The campaigns' clients set a temperature of 0.
         "top_p": False,
         "overlap": overlap and not (campaign == FIXED and vllm_before(row, ASYNC_SINCE)),
+        **waits,
     }
-    return EngineSpec.model_validate(values)
+    return EngineSpec.model_validate(values).model_copy(update={"speculation": drafting(draft_tokens)})
 
 
 def in_flight(row: SiliconRow) -> int:
@@ -164,22 +157,6 @@ def short(row: SiliconRow) -> bool:
     return (row.input_tokens, row.output_tokens) == (1024, 1024)
 
 
-def burst(
-    engine: EngineSpec,
-    kv_dtype: DType,
-    *,
-    gather_steps: int = 0,
-    draft_tokens: int = 0,
-    tokens_per_step: float = 1.0,
-) -> Conditions:
+def burst(engine: EngineSpec, kv_dtype: DType) -> Conditions:
     """Conditions of InferenceMAX's client: lengths of 0.8 to 1 times the nominal one."""
-    return Conditions(
-        INFERENCEMAX,
-        engine,
-        kv_dtype,
-        input_share=0.8,
-        output_share=0.8,
-        gather_steps=gather_steps,
-        draft_tokens=draft_tokens,
-        tokens_per_step=tokens_per_step,
-    )
+    return Conditions(INFERENCEMAX, engine, kv_dtype, input_share=0.8, output_share=0.8)

@@ -1,4 +1,4 @@
-"""Closed loops of random prompts, and the steps for which a prompt is held back in them."""
+"""Closed loops of random prompts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from hisearch.validate.silicon.rows import SiliconRow
 
 
 class Loop(NamedTuple):
-    """A closed loop: see ``Conditions``; ``slots`` requests in flight.
-
-    burst_gap_s: between two of the first requests of an attention group, while the front end reads the others'.
-    """
+    """A closed loop: see ``Conditions``; ``slots`` requests in flight."""
 
     slots: int
     input_tokens: int
@@ -27,14 +24,13 @@ class Loop(NamedTuple):
     input_share: float
     output_share: float
     requests_per_slot: int
-    burst_gap_s: float = 0.0
 
     @classmethod
-    def of(cls, row: SiliconRow, conditions: Conditions, slots: int, burst_gap_s: float = 0.0) -> Loop:
-        """The loop of a row's client; ``slots``: of those that are simulated."""
+    def of(cls, row: SiliconRow, conditions: Conditions) -> Loop:
+        """The loop of a row's client."""
         return cls(
-            slots, conditions.prompt_tokens(row), row.output_tokens, conditions.input_share, conditions.output_share,
-            conditions.requests_per_slot, burst_gap_s,
+            row.concurrency, conditions.prompt_tokens(row), row.output_tokens, conditions.input_share,
+            conditions.output_share, conditions.requests_per_slot,
         )  # fmt: skip
 
 
@@ -55,31 +51,10 @@ def closed_loop(loop: Loop) -> CompiledTrace:
     index = np.arange(count)
     first = index < loop.slots
     trace = make_trace(
-        arrival_s=np.where(first, loop.burst_gap_s * index, np.nan),
+        arrival_s=np.where(first, 0.0, np.nan),
         input_tokens=inputs,
         output_tokens=outputs,
         previous=np.where(first, -1, index - loop.slots),
         open_loop=False,
     )
     return compile_trace(trace, "closed loop", "closed_loop")
-
-
-def held_steps(conditions: Conditions, row: SiliconRow, slots: int) -> float:
-    """Steps of one token for which a prompt is held back, on average.
-
-    A batch opens with its first prompt and closes g steps later, while others come at a rate of
-    ``slots * groups / output_tokens`` a step. It holds the first for g steps and the others for g / 2. With attention
-    groups it closes as soon as each of them has a prompt. A prompt goes to the group that has just ended a request,
-    any of them, so it takes ``groups * (1 + 1/2 + ... + 1/groups)`` prompts until all have one. The first request of
-    every slot finds an idle engine, which holds nothing back. A step that makes several tokens counts as that many
-    steps of one.
-    """
-    groups = row.parallelism.attention_data
-    rate = slots * groups / row.output_tokens
-    gather = float(conditions.gather_steps)
-    if groups > 1:
-        prompts = groups * sum(1.0 / missing for missing in range(1, groups + 1))
-        gather = min(gather, (prompts - 1.0) / rate)
-    later_prompts = gather * rate
-    steps = gather * (1.0 + later_prompts / 2.0) / (1.0 + later_prompts)
-    return steps * conditions.tokens_per_step * (1.0 - 1.0 / conditions.requests_per_slot)

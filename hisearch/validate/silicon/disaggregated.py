@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hisearch.latency.costs import FrontEnd, StepCosts
 from hisearch.simulate.plans.fleet import PoolPlan, TransferPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.specs.deployments.cluster import RoleName, TransferSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.machines.hardware import FabricSpec
 from hisearch.specs.machines.parallelism import Parallelism
-from hisearch.validate.silicon.campaigns import Conditions, tokens_per_step
+from hisearch.validate.silicon.campaigns import Conditions, drafting
 from hisearch.validate.silicon.conditions import conditions_of
 from hisearch.validate.silicon.recipes import RecipeSide, candidates, recipe_of
 from hisearch.validate.silicon.rows import SiliconRow, split_of
@@ -94,9 +93,13 @@ def conditions_of_side(side: Side) -> Conditions:
     workers: a request is some five steps late there.
     """
     conditions, limits = conditions_of(side.row), side.limits
-    engine = conditions.engine.model_copy(update={"receive_interval": 1, "cudagraph_mode": None})
-    makes = tokens_per_step(side.row.model, side.drafts) if side.drafts else 1.0
-    conditions = replace(conditions, draft_tokens=side.drafts, tokens_per_step=makes)
+    apart = {
+        "receive_interval": 1,
+        "cudagraph_mode": None,
+        "attention_dp_balance": False,
+        "batch_wait_timeout_iters": 0,
+    }
+    engine = conditions.engine.model_copy(update=defaults | {"speculation": drafting(side.drafts)})
     if limits is None:
         return replace(conditions, engine=engine)
     changed = {
@@ -111,11 +114,8 @@ def conditions_of_side(side: Side) -> Conditions:
     return replace(conditions, engine=engine.model_copy(update=changed), pool_tokens=limits.pool_tokens)
 
 
-def pool_of(side: Side, device: WorkerPlan, seconds: StepCosts, front_end: FrontEnd) -> PoolPlan:
-    """The side's workers, whose steps cost ``seconds``."""
-    costs = replace(device.costs, seconds=seconds, joules=seconds, front_end=front_end)
-    split = Parallelism(tensor=side.split.group_ranks, attention_data=side.split.attention_data)
-    plan = replace(device, costs=costs, split=split)
+def pool_of(side: Side, plan: WorkerPlan) -> PoolPlan:
+    """The side's workers, each of ``plan``."""
     return PoolPlan(plan, side.workers, side.role, side.role)
 
 

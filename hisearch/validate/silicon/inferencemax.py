@@ -10,6 +10,7 @@ earlier ``benchmarks/70b_*``, ``dsr1_*`` and ``gptoss_*`` scripts of InferenceMA
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hisearch.validate.silicon.campaigns import (
     H200,
@@ -18,7 +19,6 @@ from hisearch.validate.silicon.campaigns import (
     engine_of,
     in_flight,
     short,
-    tokens_per_step,
     vllm_before,
 )
 from hisearch.validate.silicon.inferencemax_sglang import inferencemax_sglang
@@ -30,9 +30,14 @@ FUSES_SINCE = 16
 DRAFTING = "1.2.0rc6.post3"
 #: Tokens that the campaign adds to prompt and output for a model's longest sequence.
 LONGEST_SPARE = 200
-#: Steps for which TensorRT-LLM's attention groups wait for each other's prompts by default
-#: (``AttentionDpConfig.timeout_iters``).
-BALANCE_STEPS = 50
+#: How TensorRT-LLM holds prompts back: until a step is almost full of them, or its attention groups until each has one.
+#: The script of gpt-oss leaves the rest to the engine.
+FILLED: dict[str, Any] = {"batch_wait_timeout_iters": 20, "batch_wait_max_tokens_ratio": 0.9}
+FILLED_DEEPSEEK: dict[str, Any] = {"batch_wait_timeout_iters": 40, "batch_wait_max_tokens_ratio": 0.8}
+BALANCED: dict[str, Any] = {"attention_dp_balance": True}
+BALANCED_DEEPSEEK: dict[str, Any] = BALANCED | {
+    "attention_dp_timeout_iters": 60, "attention_dp_batching_wait_iters": 0,
+}  # fmt: skip
 
 
 def inferencemax(row: SiliconRow) -> Conditions:
@@ -106,21 +111,20 @@ def _first_minimax(row: SiliconRow) -> bool:
 
 
 def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
-    """Token budgets by model; Llama at 1k/1k on fewer than 8 ranks, and DeepSeek in fp8, gather prompts.
-
-    Attention groups wait until each has a prompt, up to 60 steps (``attention_dp_config.timeout_iters``);
-    those of gpt-oss, whose script uses the default, up to ``BALANCE_STEPS``.
-    """
+    """Token budgets by model; Llama at 1k/1k on fewer than 8 ranks gathers prompts."""
     groups = row.parallelism.attention_data > 1
     if row.system == H200:
         return _inferencemax_trtllm_h200(row)
     if "llama" in row.model.lower():
-        engine = engine_of(row, chunk_tokens=16384, most_running=2048)
-        return burst(engine, "fp8", gather_steps=20 if short(row) and row.parallelism.ranks < 8 else 0)
+        return burst(engine_of(row, chunk_tokens=16384, most_running=2048, waits=_llama_waits(row)), "fp8")
     if "gpt-oss" in row.model.lower():
-        engine = engine_of(row, chunk_tokens=20000, most_running=512, memory_fraction=0.85)
-        return burst(engine, "fp8", gather_steps=BALANCE_STEPS if groups else 0)
+        waits = BALANCED if groups else {}
+        return burst(engine_of(row, chunk_tokens=20000, most_running=512, memory_fraction=0.85, waits=waits), "fp8")
     return _inferencemax_deepseek_trtllm(row)
+
+
+def _llama_waits(row: SiliconRow) -> dict[str, Any]:
+    return FILLED if short(row) and row.parallelism.ranks < 8 else {}
 
 
 def _inferencemax_deepseek_trtllm(row: SiliconRow) -> Conditions:
@@ -147,15 +151,19 @@ def _inferencemax_deepseek_trtllm(row: SiliconRow) -> Conditions:
             batch, share = row.concurrency // 8, 0.7
         if fp8 and not first and row.input_tokens == 8192 and row.parallelism.ranks == 4:
             share = 0.75
-    engine = engine_of(row, chunk_tokens=budget, most_running=running, memory_fraction=share)
+    waits = BALANCED_DEEPSEEK if groups else FILLED_DEEPSEEK if _delays(row, drafts) else {}
+    engine = engine_of(
+        row, chunk_tokens=budget, most_running=running, memory_fraction=share, draft_tokens=drafts, waits=waits
+    )
     if not first:
         mode = "full_and_piecewise" if _in_pieces(row, drafts) else None
         engine = engine.model_copy(update={"cudagraph_mode": mode, "max_cudagraph_capture_size": batch})
-    gather = 60 if groups else 40 if fp8 and short(row) and row.concurrency >= 64 and not drafts else 0
-    return burst(
-        engine, "fp8", gather_steps=gather, draft_tokens=drafts,
-        tokens_per_step=tokens_per_step(row.model, drafts) if drafts else 1.0,
-    )  # fmt: skip
+    return burst(engine, "fp8")
+
+
+def _delays(row: SiliconRow, drafts: int) -> bool:
+    """Whether DeepSeek's script in fp8 gathers prompts (``DELAY_BATCHING``)."""
+    return row.precision == "fp8" and short(row) and 64 <= row.concurrency < 256 and not drafts
 
 
 def _in_pieces(row: SiliconRow, drafts: int) -> bool:
@@ -179,22 +187,27 @@ def _inferencemax_trtllm_h200(row: SiliconRow) -> Conditions:
     """
     groups = row.parallelism.attention_data > 1
     if "llama" in row.model.lower():
-        engine = engine_of(row, chunk_tokens=row.tokens + LONGEST_SPARE, most_running=2048)
-        return burst(engine, "fp8", gather_steps=20 if short(row) and row.parallelism.ranks < 8 else 0)
+        budget = row.tokens + LONGEST_SPARE
+        return burst(engine_of(row, chunk_tokens=budget, most_running=2048, waits=_llama_waits(row)), "fp8")
     if "gpt-oss" in row.model.lower():
-        engine = engine_of(row, chunk_tokens=20000, most_running=row.concurrency, memory_fraction=0.85)
-        return burst(engine, "bf16", gather_steps=BALANCE_STEPS if groups else 0)
+        engine = engine_of(
+            row,
+            chunk_tokens=20000,
+            most_running=row.concurrency,
+            memory_fraction=0.85,
+            waits=BALANCED if groups else {},
+        )
+        return burst(engine, "bf16")
     drafts = 0 if row.version == UNKNOWN_VERSION else _drafts_on_h200(row)
     budget, running = max((row.concurrency + row.input_tokens + 127) // 64 * 64, 8192), 2048
     if drafts:
         running = in_flight(row)
         budget = ((drafts + 1) * running + row.input_tokens + 127) // 64 * 64
-    engine = engine_of(row, chunk_tokens=budget, most_running=running, memory_fraction=0.75)
-    engine = engine.model_copy(update={"max_cudagraph_capture_size": 128})
-    return burst(
-        engine, "fp8", gather_steps=60 if groups else 0, draft_tokens=drafts,
-        tokens_per_step=tokens_per_step(row.model, drafts) if drafts else 1.0,
+    engine = engine_of(
+        row, chunk_tokens=budget, most_running=running, memory_fraction=0.75, draft_tokens=drafts,
+        waits=BALANCED_DEEPSEEK if groups else {},
     )  # fmt: skip
+    return burst(engine.model_copy(update={"max_cudagraph_capture_size": 128}), "fp8")
 
 
 def _drafts_on_h200(row: SiliconRow) -> int:

@@ -17,7 +17,6 @@ from hisearch.validate.silicon.campaigns import (
     campaign_of,
     engine_of,
     short,
-    tokens_per_step,
 )
 from hisearch.validate.silicon.rows import SiliconRow
 
@@ -124,14 +123,10 @@ def _deepseek(row: SiliconRow) -> Conditions:
 
 
 def _drafting(row: SiliconRow, limits: dict[str, Any], drafts: int, kv_dtype: Literal["fp8", "bf16"]) -> Conditions:
-    """The engine of ``limits``. A drafting step counts as as many steps of its interval as it makes tokens.
-
-    SGLang 0.5.9 refuses an interval with attention groups.
-    """
-    makes = tokens_per_step(row.model, drafts) if drafts else 1.0
-    interval = 1 if row.parallelism.attention_data > 1 else round(limits["receive_interval"] * makes)
-    engine = engine_of(row, **limits | {"receive_interval": interval}, overlap=not drafts)
-    return burst(engine, kv_dtype, draft_tokens=drafts, tokens_per_step=makes)
+    """The engine of ``limits``. SGLang 0.5.9 refuses a receive interval with attention groups."""
+    if row.parallelism.attention_data > 1:
+        limits |= {"receive_interval": 1}
+    return burst(engine_of(row, **limits, overlap=not drafts, draft_tokens=drafts), kv_dtype)
 
 
 def _broken_client(row: SiliconRow) -> bool:

@@ -1,11 +1,7 @@
 """One measured run in the simulator: the catalogue's model on the catalogue's GPU, under the run's own conditions.
 
-A run over several attention groups (data-parallel attention) is simulated as one group with its share of the
-requests: the groups step in lockstep, and the step costs count the tokens that the others bring to the shared FFNs.
-
-Two parts that the simulated engine lacks are added to the time to first token. One is the decode steps for which a
-prompt is held back (``Conditions.gather_steps``), each of the run's own mean length. The other is the front end (HTTP,
-tokenisation, the way to the scheduler), which the profile states by engine and version.
+Attention groups, prompts that are held back and drafted tokens are simulated by the engine's own rules. The front end
+(HTTP, tokenisation, the way to the scheduler) is the profile's, by engine and version.
 """
 
 from __future__ import annotations
@@ -14,12 +10,11 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from hisearch.latency.corrections import corrected_seconds
-from hisearch.latency.costs import CompiledCosts, FrontEnd, StepCosts
+from hisearch.latency.corrections import corrected
+from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.device_memory.plan import DoesNotFit, plan_memory
 from hisearch.latency.drafting.drafter import with_drafter, with_graphs_of_drafts
 from hisearch.latency.drafting.kept_states import kept_state_s, with_kept_states
-from hisearch.latency.drafting.mean_steps import with_speculation
 from hisearch.latency.estimator import ProfileEstimator, build_estimator
 from hisearch.latency.host import Launches, front_end_of, kernel_compile_s, launches_of, with_host_times
 from hisearch.latency.priced import AcrossHosts, PricedWorker
@@ -28,9 +23,9 @@ from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.plans.speculation_plan import plan_speculation
 from hisearch.simulate.results.tables import RequestTable
 from hisearch.specs.base import DType
-from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.specs.machines.hardware import AcceleratorSpec, FabricSpec
 from hisearch.specs.machines.host import HostTimes
@@ -39,8 +34,8 @@ from hisearch.specs.models.model import ModelSpec
 from hisearch.specs.versions import nearest_version
 from hisearch.traces.compiled import CompiledTrace
 from hisearch.validate.silicon import disaggregated
-from hisearch.validate.silicon.campaigns import Conditions, in_flight, kernels_version
-from hisearch.validate.silicon.closed_loop import Loop, closed_loop, held_steps
+from hisearch.validate.silicon.campaigns import Conditions, kernels_version
+from hisearch.validate.silicon.closed_loop import Loop, closed_loop
 from hisearch.validate.silicon.conditions import conditions_of, host_version
 from hisearch.validate.silicon.inferencemax import as_it_ran
 from hisearch.validate.silicon.rows import SiliconRow
@@ -151,13 +146,10 @@ class Pricer:
         if row.mode != "agg":
             raise NotPriced(f"mode {row.mode} is not known")
         conditions = conditions_of(row)
-        device, seconds = self._timed(row, conditions, times)
-        front = front_end_of(times)
+        plan = self._timed(row, conditions, times)
         if prompts != 1.0:
-            seconds = corrected_seconds(seconds, CorrectionSpec(prefill=prompts))
-        plan = replace(device, costs=replace(device.costs, seconds=seconds, joules=seconds, front_end=front))
-        loop = Loop.of(row, conditions, in_flight(row), _burst_gap_s(row, conditions, front))
-        return _means(lambda trace: simulate(plan, trace, pooled=True).requests, conditions, row, loop)
+            plan = replace(plan, costs=corrected(plan.costs, CorrectionSpec(prefill=prompts)))
+        return _means(lambda trace: simulate(plan, trace, pooled=True).requests, Loop.of(row, conditions))
 
     def prompt_share(self, row: SiliconRow) -> float:
         """Share of a request's mean latency that goes by the time of prompts in steps, in an aggregated ``row``.
@@ -180,8 +172,7 @@ class Pricer:
         pools = []
         for side in sides:
             limits = disaggregated.conditions_of_side(side)
-            device, seconds = self._timed(side.row, limits, times)
-            pools.append(disaggregated.pool_of(side, device, seconds, front_end_of(times)))
+            pools.append(disaggregated.pool_of(side, self._timed(side.row, limits, times)))
         conditions = conditions_of(sides[1].row)
         fabric: FabricSpec = self._spec("Fabric", disaggregated.FABRIC)
         kv_bytes_per_token = pools[1].plan.memory.kv_bytes_per_token_per_rank
@@ -191,19 +182,17 @@ class Pricer:
             disaggregated.ROUTER,
             transfer=disaggregated.transfer_of(row.backend, fabric, kv_bytes_per_token),
         )
-        loop = Loop.of(row, conditions, row.concurrency)
-        at_once = replace(conditions, gather_steps=0)
-        return _means(lambda trace: simulate_fleet(fleet, trace, pooled=True).requests, at_once, row, loop)
+        return _means(lambda trace: simulate_fleet(fleet, trace, pooled=True).requests, Loop.of(row, conditions))
 
-    def _timed(self, row: SiliconRow, conditions: Conditions, times: HostTimes) -> tuple[WorkerPlan, StepCosts]:
-        """The row's worker without host work, and its steps' costs with it."""
-        device = self._device(row, conditions)
-        overlap = conditions.engine.overlap
-        seconds = with_host_times(device.costs.seconds, times, self._launches(row, conditions), overlap=overlap)
-        if not conditions.draft_tokens:
-            return device, seconds
-        seconds = with_graphs_of_drafts(seconds, conditions.engine.name, conditions.draft_tokens)
-        return device, with_speculation(seconds, conditions)
+    def _timed(self, row: SiliconRow, conditions: Conditions, times: HostTimes) -> WorkerPlan:
+        """The row's worker with the host work and the front end of ``times``."""
+        device, engine = self._device(row, conditions), conditions.engine
+        launches = self._launches(row, conditions)
+        seconds = with_host_times(device.costs.seconds, times, launches, overlap=engine.overlap)
+        if conditions.draft_tokens:
+            seconds = with_graphs_of_drafts(seconds, engine.name, conditions.draft_tokens)
+        costs = replace(device.costs, seconds=seconds, joules=seconds, front_end=front_end_of(times))
+        return replace(device, costs=costs)
 
     def _launches(self, row: SiliconRow, conditions: Conditions) -> Launches:
         """Kernels that the host of the row's engine launches."""
@@ -287,7 +276,7 @@ class Pricer:
         engine = conditions.engine.model_dump_json()
         version = kernels_version(row)
         checkpoint = (row.model, _in_blocks(row), dtype)
-        limits = (conditions.kv_dtype, conditions.state_dtype, engine, conditions.pool_tokens, conditions.draft_tokens)
+        limits = (conditions.kv_dtype, conditions.state_dtype, engine, conditions.pool_tokens)
         longest = conditions.prompt_tokens(row) + row.output_tokens
         key = (name, version, checkpoint, row.system, row.parallelism, *limits, longest)
         if key not in self._plans:
@@ -310,13 +299,11 @@ class Pricer:
             estimator = build_estimator(name, device)
             costs = estimator.compile(priced)
             if conditions.draft_tokens:
-                drafts = SpeculationSpec(method="mtp", draft_tokens=conditions.draft_tokens)
-                drafting = priced.engine.model_copy(update={"speculation": drafts})
 
                 def price(*, model: ModelSpec, weight_dtype: DType) -> CompiledCosts:
                     return estimator.compile(replace(priced, model=model, weight_dtype=weight_dtype))
 
-                costs = with_drafter(costs, priced.model, priced.loaded_dtype, drafting, price)
+                costs = with_drafter(costs, priced.model, priced.loaded_dtype, priced.engine, price)
                 multiprocessors = None if profile.laws is None else profile.laws.multiprocessors
                 kept_s = kept_state_s(priced.model, priced.split, priced.accelerator, priced.engine, multiprocessors)
                 costs = replace(costs, seconds=with_kept_states(costs.seconds, kept_s))
@@ -327,8 +314,16 @@ class Pricer:
         # Energy is not needed; its tables would double the cache.
         costs = replace(costs, joules=costs.seconds)
         capacity_tokens = min(memory.kv_capacity_tokens, conditions.pool_tokens or memory.kv_capacity_tokens)
-        wait_s = kernel_compile_s(priced.model, priced.engine)
-        return WorkerPlan(priced.engine, costs, memory, capacity_tokens, ignore_eos=True, kernel_compile_s=wait_s)
+        wait_s, engine = kernel_compile_s(priced.model, priced.engine), priced.engine
+        speculation = plan_speculation(engine, priced.model)
+        if speculation is not None and engine.name == "sglang":
+            # Drafts are simulated by the newest release's rules.
+            engine = engine.model_copy(update={"version": ""})
+        split = Parallelism(tensor=row.parallelism.group_ranks, attention_data=row.parallelism.attention_data)
+        return WorkerPlan(
+            engine, costs, memory, capacity_tokens, ignore_eos=True, split=split, speculation=speculation,
+            kernel_compile_s=wait_s,
+        )  # fmt: skip
 
     def _model(self, row: SiliconRow, conditions: Conditions) -> ModelSpec:
         name = self._models.get(plain_name(row.model))
@@ -347,10 +342,8 @@ class Pricer:
         return spec
 
 
-def _means(
-    serve: Callable[[CompiledTrace], RequestTable], conditions: Conditions, row: SiliconRow, loop: Loop
-) -> Price:
-    """Mean times of the row's client, whose requests ``serve`` simulates."""
+def _means(serve: Callable[[CompiledTrace], RequestTable], loop: Loop) -> Price:
+    """Mean times of the requests of ``loop``, which ``serve`` simulates."""
     try:
         table = serve(closed_loop(loop))
     except EngineOutOfMemory as error:
@@ -360,14 +353,7 @@ def _means(
         raise NotPriced("no request finishes in the simulated engine")
     longer = counted & (table.output_tokens > 1)
     tpot_s = float(table.tpot_s[longer].mean()) if longer.any() else 0.0
-    held_s = held_steps(conditions, row, loop.slots) * tpot_s
-    return Price(float(table.ttft_s[counted].mean()) + held_s, tpot_s)
-
-
-def _burst_gap_s(row: SiliconRow, conditions: Conditions, front: FrontEnd) -> float:
-    """Seconds for which the front end reads requests of the other attention groups."""
-    read_s = front.read_s + front.prompt_token_s * conditions.prompt_tokens(row)
-    return (row.parallelism.attention_data - 1) * read_s
+    return Price(float(table.ttft_s[counted].mean()), tpot_s)
 
 
 def _device_alone(profile: LatencyProfileSpec, engine: str, version: str) -> LatencyProfileSpec:
