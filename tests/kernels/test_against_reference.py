@@ -48,6 +48,12 @@ from tests.simulate.logged import assert_first_visible
 #: Policies that learn from workers, whether their caches, their metrics or the ends of their prefills.
 LOOKING = tuple(name for name, policy in ROUTERS.items() if policy.asks_workers)
 
+#: Few requests, of which some follow others.
+_FEW = TraceShape(
+    requests=5, rate_rps=5.0, prompt_tokens=20, output_tokens=8, shared_prefixes=3, follow_up=0.3, fork=0.1,
+    same_time=0.1, repeat=0.0,
+)  # fmt: skip
+
 
 def _request_rows(outcome: ClusterOutcome) -> list[tuple[float, ...]]:
     def number(value: float | None) -> float:
@@ -164,8 +170,19 @@ def test_sglang_equals_its_reference(system: System) -> None:
     _assert_equal(system)
 
 
+def uncut_prompts_of_equal_length() -> System:
+    """Two prompts, each a step longer than the limits, have the same number of tokens."""
+    engine = EngineSpec(
+        name="sglang", version="0.5.9", max_running_requests=1, chunk_tokens=16, chunked_prefill=False,
+        max_prefill_tokens=64, overlap=False,
+    )  # fmt: skip
+    shape = replace(_FEW, requests=30, prompt_tokens=150, slack=1.0)
+    return System(0, engine, capacity_tokens=150, shape=shape)
+
+
 @examples(100)
 @given(system=systems(sglang_engines(version=None), repeats=True), kernel_compile_s=st.sampled_from([0.003, 0.05]))
+@example(system=uncut_prompts_of_equal_length(), kernel_compile_s=0.003)
 def test_sglang_that_compiles_for_new_lengths_equals_its_reference(system: System, kernel_compile_s: float) -> None:
     _assert_equal(replace(system, kernel_compile_s=kernel_compile_s))
 
@@ -254,13 +271,6 @@ def reuse_under_pressure() -> System:
         rugged=False,
         offload=OffloadConfig(64, free, free),
     )
-
-
-#: Few requests, of which some follow others.
-_FEW = TraceShape(
-    requests=5, rate_rps=5.0, prompt_tokens=20, output_tokens=8, shared_prefixes=3, follow_up=0.3, fork=0.1,
-    same_time=0.1, repeat=0.0,
-)  # fmt: skip
 
 
 def shared_store_of_idle_workers() -> System:
