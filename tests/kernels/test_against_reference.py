@@ -328,9 +328,20 @@ def chunks_shortened_by_an_arrival() -> System:
     return System(3573, engine, capacity_tokens=600, shape=shape, rugged=True, lmcache=store)
 
 
+def each_step_saves() -> System:
+    """What a step saves keeps the results of the step before it waiting, and no results of an earlier one."""
+    engine = EngineSpec(name="vllm", page_tokens=1, max_running_requests=2, chunk_tokens=16)
+    at_once = CopyLaw(0.0, 0.0)
+    tier = lmcache.LmcacheTier(64, at_once, at_once)
+    store = lmcache.LmcacheConfig(at_once, at_once, (tier,), chunk_tokens=16, network=at_once)
+    shape = replace(_FEW, requests=20, prompt_tokens=150, slack=1.0)
+    return System(0, engine, capacity_tokens=300, shape=shape, lmcache=store)
+
+
 @examples(200)
 @given(system=lmcache_systems())
 @example(system=chunks_shortened_by_an_arrival())
+@example(system=each_step_saves())
 def test_lmcache_equals_its_reference(system: System) -> None:
     _assert_same_without_log(system, _assert_equal(system))
 

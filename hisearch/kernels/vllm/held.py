@@ -11,7 +11,7 @@ from hisearch.kernels.traffic import thinking
 def _delay_token(sim, w, r, until_s):
     """Let the first token of ``r``, or the first visible one, if the newest step made it, come at ``until_s``."""
     request = sim.requests[r]
-    thinking.delay(sim, r, sim.workers[w].newest_end_s, until_s)
+    thinking.delay(sim, w, r, until_s)
     if request.generated != 1 or request.sampled_step != sim.workers[w].launched_step:
         return
     from_s = request.first_token_s
