@@ -338,10 +338,20 @@ def each_step_saves() -> System:
     return System(0, engine, capacity_tokens=300, shape=shape, lmcache=store)
 
 
+def a_router_hears_of_late_prefills() -> System:
+    """It counts a prompt until its first token is taken in, also where the step that makes it has ended."""
+    saves = each_step_saves()
+    shape = replace(_FEW, requests=30, rate_rps=100.0, slack=1.0)
+    router = router_with("dynamo_kv", overlap_weight=0.5)
+    store = replace(saves.lmcache, to_host=CopyLaw(0.003, 0.0))
+    return System(7824, saves.engine, 150, workers=3, router=router, shape=shape, rugged=True, lmcache=store)
+
+
 @examples(200)
 @given(system=lmcache_systems())
 @example(system=chunks_shortened_by_an_arrival())
 @example(system=each_step_saves())
+@example(system=a_router_hears_of_late_prefills())
 def test_lmcache_equals_its_reference(system: System) -> None:
     _assert_same_without_log(system, _assert_equal(system))
 
