@@ -72,13 +72,14 @@ def examples(count: int, *, always: bool = False) -> Any:
     Half of them with ``$HISEARCH_FULL`` set, all with it set to ``all``. ``$HISEARCH_EXAMPLES``: as many as it says,
     fresh ones.
 
-    ``always``: all of them in any case, where a test counts what its examples come across.
+    ``always``: all of them at least, where a test counts what its examples come across.
     """
     fresh = os.environ.get("HISEARCH_EXAMPLES")
     full = os.environ.get("HISEARCH_FULL", "")
     share = 1 if always or full == "all" else 2 if full else 20
+    few = count if always else 1
     return settings(
-        max_examples=int(fresh) if fresh else -(-count // share),
+        max_examples=max(int(fresh), few) if fresh else -(-count // share),
         derandomize=fresh is None,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],

@@ -48,6 +48,12 @@ from tests.simulate.logged import assert_first_visible
 #: Policies that learn from workers, whether their caches, their metrics or the ends of their prefills.
 LOOKING = tuple(name for name, policy in ROUTERS.items() if policy.asks_workers)
 
+#: Few requests, of which some follow others.
+_FEW = TraceShape(
+    requests=5, rate_rps=5.0, prompt_tokens=20, output_tokens=8, shared_prefixes=3, follow_up=0.3, fork=0.1,
+    same_time=0.1, repeat=0.0,
+)  # fmt: skip
+
 
 def _request_rows(outcome: ClusterOutcome) -> list[tuple[float, ...]]:
     def number(value: float | None) -> float:
@@ -164,8 +170,19 @@ def test_sglang_equals_its_reference(system: System) -> None:
     _assert_equal(system)
 
 
+def uncut_prompts_of_equal_length() -> System:
+    """Two prompts, each a step longer than the limits, have the same number of tokens."""
+    engine = EngineSpec(
+        name="sglang", version="0.5.9", max_running_requests=1, chunk_tokens=16, chunked_prefill=False,
+        max_prefill_tokens=64, overlap=False,
+    )  # fmt: skip
+    shape = replace(_FEW, requests=30, prompt_tokens=150, slack=1.0)
+    return System(0, engine, capacity_tokens=150, shape=shape)
+
+
 @examples(100)
 @given(system=systems(sglang_engines(version=None), repeats=True), kernel_compile_s=st.sampled_from([0.003, 0.05]))
+@example(system=uncut_prompts_of_equal_length(), kernel_compile_s=0.003)
 def test_sglang_that_compiles_for_new_lengths_equals_its_reference(system: System, kernel_compile_s: float) -> None:
     _assert_equal(replace(system, kernel_compile_s=kernel_compile_s))
 
@@ -256,13 +273,6 @@ def reuse_under_pressure() -> System:
     )
 
 
-#: Few requests, of which some follow others.
-_FEW = TraceShape(
-    requests=5, rate_rps=5.0, prompt_tokens=20, output_tokens=8, shared_prefixes=3, follow_up=0.3, fork=0.1,
-    same_time=0.1, repeat=0.0,
-)  # fmt: skip
-
-
 def shared_store_of_idle_workers() -> System:
     """A worker waits for a block that the other, which has nothing to do, is copying to the store of both."""
     offload = OffloadConfig(64, CopyLaw(0.0, 4e-6), CopyLaw(0.0, 0.0))
@@ -318,9 +328,30 @@ def chunks_shortened_by_an_arrival() -> System:
     return System(3573, engine, capacity_tokens=600, shape=shape, rugged=True, lmcache=store)
 
 
+def each_step_saves() -> System:
+    """What a step saves keeps the results of the step before it waiting, and no results of an earlier one."""
+    engine = EngineSpec(name="vllm", page_tokens=1, max_running_requests=2, chunk_tokens=16)
+    at_once = CopyLaw(0.0, 0.0)
+    tier = lmcache.LmcacheTier(64, at_once, at_once)
+    store = lmcache.LmcacheConfig(at_once, at_once, (tier,), chunk_tokens=16, network=at_once)
+    shape = replace(_FEW, requests=20, prompt_tokens=150, slack=1.0)
+    return System(0, engine, capacity_tokens=300, shape=shape, lmcache=store)
+
+
+def a_router_hears_of_late_prefills() -> System:
+    """It counts a prompt until its first token is taken in, also where the step that makes it has ended."""
+    saves = each_step_saves()
+    shape = replace(_FEW, requests=30, rate_rps=100.0, slack=1.0)
+    router = router_with("dynamo_kv", overlap_weight=0.5)
+    store = replace(saves.lmcache, to_host=CopyLaw(0.003, 0.0))
+    return System(7824, saves.engine, 150, workers=3, router=router, shape=shape, rugged=True, lmcache=store)
+
+
 @examples(200)
 @given(system=lmcache_systems())
 @example(system=chunks_shortened_by_an_arrival())
+@example(system=each_step_saves())
+@example(system=a_router_hears_of_late_prefills())
 def test_lmcache_equals_its_reference(system: System) -> None:
     _assert_same_without_log(system, _assert_equal(system))
 

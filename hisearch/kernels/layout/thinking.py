@@ -12,7 +12,7 @@ from hisearch.kernels.core.handle import Array, Handle
 FIRST_VISIBLE = np.dtype(
     [
         ("at_s", "f8"),  # NaN: not made yet
-        ("clock", "i8"),  # worker clock at which it appears, while the request decodes
+        ("clock", "i8"),  # worker clock at which it appears
         ("heap_slot", "i4"),  # position in the worker's heap, -1 outside
         ("batch_mates", "i4"),  # other requests that decoded on its worker when it was made
     ],

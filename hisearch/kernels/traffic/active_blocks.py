@@ -53,6 +53,12 @@ def note_first_token(fleet, m, r, at_s):
 
 
 @kernel
+def delay_first_token(fleet, r, until_s):
+    """The first token of ``r`` will be there at ``until_s`` only."""
+    fleet.uncached[r].at_s = until_s
+
+
+@kernel
 def end_prefill(fleet, m, r):
     """Member ``m`` has computed the prompt of ``r``."""
     fleet.members[m].uncached_tokens -= fleet.uncached[r].tokens

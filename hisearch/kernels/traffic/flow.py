@@ -252,3 +252,13 @@ def note_first_token(fleet, m, r, at_s, last):
         active_blocks.note_first_token(fleet, m, r, at_s)
     if last and at_s - fleet.arrival_s[r] > fleet.config.late_s:
         fleet.counters[fl.LATE] += 1
+
+
+@kernel
+def delay_first_token(fleet, m, r, from_s, until_s, last):
+    """The first token of ``r`` from member ``m``, noted for ``from_s``, comes at ``until_s``."""
+    if _TRACKS_BLOCKS >> fleet.routes[fleet.members[m].route].policy & 1:
+        active_blocks.delay_first_token(fleet, r, until_s)
+    late_s = fleet.config.late_s
+    if last and from_s - fleet.arrival_s[r] <= late_s < until_s - fleet.arrival_s[r]:
+        fleet.counters[fl.LATE] += 1

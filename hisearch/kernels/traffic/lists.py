@@ -314,9 +314,26 @@ def note_first_token(sim, r, at_s):
     request = sim.requests[r]
     request.first_token_s = at_s
     request.decoding_at_first_token = sim.workers[request.worker].decoding
-    last = sim.config.role != fl.PREFILL or sim.fleet.trace.output_tokens[r] == 1
-    member = sim.config.first_member + request.worker // sim.config.schedulers
-    flow.note_first_token(sim.fleet, member, r, at_s, last)
+    flow.note_first_token(sim.fleet, _member(sim, r), r, at_s, _makes_all(sim, r))
+
+
+@kernel
+def delay_first_token(sim, r, until_s):
+    """Let ``r``'s first token, whose step has been launched, come at ``until_s``."""
+    from_s = sim.requests[r].first_token_s
+    sim.requests[r].first_token_s = until_s
+    flow.delay_first_token(sim.fleet, _member(sim, r), r, from_s, until_s, _makes_all(sim, r))
+
+
+@kernel
+def _member(sim, r):
+    return sim.config.first_member + sim.requests[r].worker // sim.config.schedulers
+
+
+@kernel
+def _makes_all(sim, r):
+    """Whether the user gets all tokens of ``r`` from this pool."""
+    return sim.config.role != fl.PREFILL or sim.fleet.trace.output_tokens[r] == 1
 
 
 @kernel

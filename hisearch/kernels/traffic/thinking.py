@@ -75,6 +75,7 @@ def note_sampled(sim, r, before, at_s, batch_mates):
     thinking = sim.thinking
     if thinking.tokens[r] > 0 and before <= thinking.tokens[r] < sim.requests[r].generated:
         thinking.first_visible[r].at_s = at_s
+        thinking.first_visible[r].clock = sim.workers[sim.requests[r].worker].clock
         thinking.first_visible[r].batch_mates = batch_mates
 
 
@@ -96,7 +97,13 @@ def forget_after(sim, end_s):
 
 
 @kernel
-def delay(sim, r, from_s, until_s):
-    """Let the first visible token of ``r``, if made at ``from_s`` or later, come at ``until_s``."""
-    if sim.config.thinks and sim.thinking.first_visible[r].at_s >= from_s:
-        sim.thinking.first_visible[r].at_s = until_s
+def delay(sim, w, r, until_s):
+    """Let the first visible token of ``r``, if the newest step of worker ``w`` makes it, come at ``until_s``.
+
+    The time alone does not tell: a token that was delayed may have come when the next step ended.
+    """
+    if not sim.config.thinks:
+        return
+    first_visible = sim.thinking.first_visible[r]
+    if first_visible.clock == sim.workers[w].clock and first_visible.at_s >= sim.workers[w].newest_end_s:
+        first_visible.at_s = until_s

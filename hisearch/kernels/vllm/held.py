@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from hisearch.base.jit import kernel
-from hisearch.kernels.layout import fleet as fl
-from hisearch.kernels.traffic import thinking
+from hisearch.kernels.traffic import lists, thinking
+
+
+@kernel
+def newest_makes_first(sim, w, r):
+    """Whether the step launched last makes the first token of ``r``."""
+    return sim.requests[r].generated == 1 and sim.requests[r].sampled_step == sim.workers[w].launched_step
 
 
 @kernel
 def _delay_token(sim, w, r, until_s):
     """Let the first token of ``r``, or the first visible one, if the newest step made it, come at ``until_s``."""
-    request = sim.requests[r]
-    thinking.delay(sim, r, sim.workers[w].newest_end_s, until_s)
-    if request.generated != 1 or request.sampled_step != sim.workers[w].launched_step:
-        return
-    from_s = request.first_token_s
-    request.first_token_s = until_s
-    late_s = sim.fleet.config.late_s
-    arrival_s = sim.fleet.arrival_s[r]
-    if from_s - arrival_s <= late_s < until_s - arrival_s and sim.config.role != fl.PREFILL:
-        sim.fleet.counters[fl.LATE] += 1
+    thinking.delay(sim, w, r, until_s)
+    if newest_makes_first(sim, w, r):
+        lists.delay_first_token(sim, r, until_s)
 
 
 @kernel

@@ -9,6 +9,7 @@ from hisearch.kernels.layout import costs as cost_layout
 from hisearch.latency.costs import DraftCosts, HostFloor, LateCosts, SharedPrompts, StepCosts
 from hisearch.simulate.arrays.records import record
 from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.traces.compiled import TraceArrays
 
 
 def kernel_costs(costs: StepCosts) -> cost_layout.Costs:
@@ -115,8 +116,15 @@ def lockstep_arrays(plan: WorkerPlan) -> dict[str, np.ndarray]:
     }
 
 
-def compiled_lengths(plan: WorkerPlan, workers: int) -> np.ndarray:
-    """Whether a worker has compiled a kernel for a number of tokens; longer steps always compile one."""
+def compiled_lengths(plan: WorkerPlan, trace: TraceArrays, workers: int) -> np.ndarray:
+    """Whether a worker has compiled a kernel for a number of tokens.
+
+    Without chunks a step takes one request of any length, with output where it was preempted.
+    """
     engine = plan.engine
-    longest = max(engine.chunk_tokens, engine.max_prefill_tokens) + engine.max_running_requests
-    return np.zeros((workers, longest + 1 if plan.kernel_compile_s else 1), np.int8)
+    if not plan.kernel_compile_s:
+        return np.zeros((workers, 1), np.int8)
+    longest = max(engine.chunk_tokens, engine.max_prefill_tokens)
+    if not engine.chunked_prefill:
+        longest = max(longest, int((trace.input_tokens + trace.output_tokens).max(initial=0)))
+    return np.zeros((workers, longest + engine.max_running_requests + 1), np.int8)

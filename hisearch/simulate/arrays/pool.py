@@ -279,7 +279,7 @@ def allocate(
         evict_heap=np.empty(leaves, np.int32),
         **of_outputs,
         accepted=draft_arrays.accepted(plan),
-        compiled_lengths=cost_arrays.compiled_lengths(plan, workers),
+        compiled_lengths=cost_arrays.compiled_lengths(plan, trace, workers),
         thinking=thinking,
         pledged=np.zeros(len(trace.parent) if config.engine == la.TRTLLM else 0, np.int64),
         **cost_arrays.lockstep_arrays(plan),

@@ -21,6 +21,7 @@ from hisearch.base.policies import Parameter, RouterPolicy, State
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.routing import block_index, draws, prefix_index
 from hisearch.kernels.traffic import active_blocks, pools
+from hisearch.kernels.vllm import held
 
 ROUTER = RouterPolicy(
     "Dynamo's cost: prompt blocks to compute, by their weight, plus blocks in flight.",
@@ -92,6 +93,20 @@ EVENTS = 0
 
 
 @kernel
+def _taken_in(sim, w, r, now):
+    """Whether worker ``w`` has taken in the first token of ``r``, which is there at ``now``.
+
+    A worker that is about to form a batch may have a step outstanding that ends at ``now``, where a copy of that step
+    kept the results before it waiting.
+    """
+    worker = sim.workers[w]
+    if worker.phase == la.FORMING:
+        pending = worker.outstanding > 0 and worker.newest_end_s <= now
+        return not (pending and held.newest_makes_first(sim, w, r))
+    return worker.phase == la.IDLE or worker.event_s > now
+
+
+@kernel
 def _end_prefills(fleet, m, now):
     """Prompts count no more once member ``m`` has made their first token; a step's end at ``now`` may be to come."""
     r = np.int64(fleet.members[m].prefills_ending) - 1
@@ -100,8 +115,7 @@ def _end_prefills(fleet, m, now):
         following = np.int64(prefill.next) - 1
         if prefill.at_s <= now:
             sim = pools.at(fleet, fleet.members[m].pool)
-            worker = sim.workers[sim.requests[r].worker]
-            if prefill.at_s < now or worker.phase == la.FORMING or worker.phase == la.IDLE or worker.event_s > now:
+            if prefill.at_s < now or _taken_in(sim, sim.requests[r].worker, r, now):
                 active_blocks.unlink(fleet, m, r)
                 prefill.at_s = np.inf
                 active_blocks.end_prefill(fleet, m, r)
