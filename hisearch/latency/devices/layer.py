@@ -12,6 +12,7 @@ When a phase runs on another device than the one before, its operands cross the 
 new KV for attention, hidden states for the others. KV on another device than its attention crosses too, overlapped with
 the attention: the longer of the two counts. A transfer takes latency + bytes / bandwidth, of the narrowest of the link
 and the memories at its ends. Where PIM leaves softmax to the accelerator, scores and probabilities cross the link.
+Decode attention that was measured on it has its softmax.
 """
 
 from __future__ import annotations
@@ -328,8 +329,8 @@ class DeviceLayer:
 
     def _softmax(self, device: str, load: Load, share: float, measure: Measure) -> list[Stage]:
         """Softmax of decodes whose scores PIM makes: by its own units, or on the accelerator and back."""
-        scores_per_s, on_pim = self.devices[device].softmax_scores_per_s, self.devices[device].pim
-        if not on_pim:
+        scores_per_s = self.devices[device].softmax_scores_per_s
+        if not self.devices[device].leaves_scores:
             return []
         shape = self.attention
         windowed = np.minimum(load.context, load.sequences * float(shape.window_tokens))
