@@ -59,4 +59,5 @@ def idle_draw(
         devices, accelerator, pool.parallelism.group_ranks, numbers, ffn.accelerators if ffn is not None else 0.0
     )
     whole = replace(costs, idle_w=sum(idle.values()), idle_w_by_component=idle)
-    return whole, plan_power(pool.parallelism, model, accelerator, host, ffn)
+    networked = devices.spec.network is not None
+    return whole, plan_power(pool.parallelism, model, accelerator, host, ffn, networked=networked)

@@ -277,6 +277,11 @@ class DimensionSpec(Strict):
     ranks: Count = Field(description="Along it.")
     bandwidth_bytes_per_s: Positive = Field(description="Of each rank in this dimension, one direction, all its links.")
     latency_s: NonNegative = Field(description="Of one hop.")
+    energy_j_per_byte: NonNegative | None = Field(
+        None,
+        description="Of a byte over one hop, both ends together. The accelerator's peer link's where absent; of a "
+        "switch, whose two hops are such a link, half of it.",
+    )
     oversubscription: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         1.0, description="switch: how much less its core carries than its ports."
     )
