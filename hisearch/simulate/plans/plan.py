@@ -29,8 +29,8 @@ from hisearch.simulate.plans.groups_plan import GroupsPlan, StatesPlan, WindowsP
 from hisearch.simulate.plans.lora_plan import LoraPlan
 from hisearch.simulate.plans.refusals import check_formats, check_simulated, check_split
 from hisearch.simulate.plans.speculation_plan import SpeculationPlan, plan_speculation
-from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan
-from hisearch.simulate.plans.tiers import Tiers, plan_tiers
+from hisearch.simulate.plans.tier_plan import MovementPlan, SharedLink, TierPlan
+from hisearch.simulate.plans.tiers import Tiers, plan_tiers, shared_links
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
 from hisearch.specs.machines.devices import DeviceSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec, MediumSpec
@@ -60,6 +60,7 @@ class WorkerPlan:
     windows, states: SGLang's second pool. speculation: drafted tokens. kernel_compile_s: see ``latency.host``.
     slot_bytes_per_s: of each accelerator's slot, one direction, as its host link attains it. peer_bytes_per_s: of its
     links to accelerators of other workers, likewise. shared_draws: of hardware that the pool's workers share.
+    ports: what they share on the way to the network.
     """
 
     engine: EngineSpec
@@ -85,6 +86,7 @@ class WorkerPlan:
     slot_bytes_per_s: float = math.inf
     peer_bytes_per_s: float = math.inf
     shared_draws: tuple[SharedDraw, ...] = ()
+    ports: tuple[SharedLink, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -230,6 +232,7 @@ def plan_worker(
         slot_bytes_per_s=accelerator.host_link.bandwidth_bytes_per_s,
         peer_bytes_per_s=accelerator.worker_link.bandwidth_bytes_per_s,
         shared_draws=shared_draws(pool, hardware, attached),
+        ports=tuple(link for link in shared_links(pool, memory, host) if link.ports),
     )
 
 
