@@ -70,9 +70,11 @@ ACCELERATORS = {
 #: Queries of the data set that a workload draws, without replacement; it is carried on by repetition.
 QUERIES = 8192
 
-#: Deployments whose Offline run is simulated in full, and seconds of the run that chooses them.
+#: Deployments whose Offline run is simulated in full, and the run that chooses them: its seconds, and how many times as
+#: many queries as run at once it has at least. Long answers outlast the seconds.
 FINALISTS = 4
 BRIEF_S = 100.0
+BRIEF_ROUNDS = 4
 
 #: Seconds of a cell's search.
 SECONDS = 60.0
@@ -253,7 +255,9 @@ def _study(group: Submissions, benchmark: Benchmark, lengths: Lengths) -> Study:
     )
     peaks = Catalogue().get("Accelerator", group.accelerator).spec.peak_flops
     narrow = ["fp4" if group.accelerator.startswith("mi") else "nvfp4"] if "fp4" in peaks else []
-    own = {"versions": {group.engine: group.version}, "weight_dtypes": ["fp8", *narrow]}
+    own: dict[str, Any] = {"versions": {group.engine: group.version}, "weight_dtypes": ["fp8", *narrow]}
+    if (drafts := benchmark.drafts.get(group.scenario)) is not None:
+        own["speculation"] = [None, {"method": "mtp", "draft_tokens": drafts}]
     overrides = [f"spec.space.execution.{key}={json.dumps(value)}" for key, value in own.items()]
     resolved = study_from_question(question, overrides=(*_SPACE, *overrides)).resolved
     return Study(resolved, queries(group.model, lengths, QUERIES, rate_rps=1.0))
@@ -285,8 +289,7 @@ def _offline(
     threads = workers or os.cpu_count() or 1
 
     def rates_of(entrant: Entrant, duration_s: float) -> Rates:
-        pool = entrant.deployment.pool
-        count = max(round(entrant.estimate_rps / pool.replicas * duration_s), 256)
+        pool, count = entrant.deployment.pool, _queries_of_worker(entrant, duration_s)
         worker = entrant.deployment.model_copy(update={"pools": [pool.model_copy(update={"replicas": 1})]})
         try:
             rates = run_rates(simulation, worker, queries(group.model, lengths, count, rate_rps=None))
@@ -311,6 +314,13 @@ def _offline(
     finalists = [entrant for _, entrant in brief[:FINALISTS]]
     rates, best = max(run_all(finalists, run_s(group.engine, group.model, OFFLINE)), key=lambda run: run[0].completed)
     return rates.completed, _settings(best.deployment)
+
+
+def _queries_of_worker(entrant: Entrant, duration_s: float) -> int:
+    """Queries of one of the entrant's workers: ``duration_s`` long by its estimate, and several rounds of its batch."""
+    pool = entrant.deployment.pool
+    at_once = pool.engine.max_running_requests * pool.parallelism.attention_data
+    return max(round(entrant.estimate_rps / pool.replicas * duration_s), BRIEF_ROUNDS * at_once)
 
 
 def _batches(entrants: Sequence[Entrant], size: int) -> Iterator[Sequence[Entrant]]:

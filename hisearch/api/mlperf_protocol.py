@@ -32,7 +32,8 @@ class Benchmark(NamedTuple):
 
     mean_tokens: of what submissions generate; the reference answers are scaled to it, and cut at ``most_tokens``.
     limits: scenario -> (TTFT, TPOT), seconds at the 99th percentile (loadgen's ``mlperf.conf``). compiled: whether
-    TensorRT-LLM served it as a compiled engine in round 5.1.
+    TensorRT-LLM served it as a compiled engine in round 5.1. drafts: scenario -> tokens that the model's own head may
+    draft, a chain of them (appendix of MLCommons' ``inference_rules.adoc``).
     """
 
     model: str
@@ -40,6 +41,7 @@ class Benchmark(NamedTuple):
     most_tokens: int
     limits: Mapping[str, tuple[float, float]]
     compiled: bool = True
+    drafts: Mapping[str, int] = {}
 
 
 BENCHMARKS = {
@@ -48,7 +50,12 @@ BENCHMARKS = {
     "llama3.1-8b": Benchmark("llama-3.1-8b", 128.0, 128, {"Server": (2.0, 0.1), "Interactive": (0.5, 0.03)}),
     "llama3.1-405b": Benchmark("llama-3.1-405b", 684.68, 20_000, {"Server": (6.0, 0.175), "Interactive": (4.5, 0.08)}),
     "deepseek-r1": Benchmark(
-        "deepseek-r1", 3886.23, 20_000, {"Server": (2.0, 0.08), "Interactive": (1.5, 0.015)}, compiled=False
+        "deepseek-r1",
+        3886.23,
+        20_000,
+        {"Server": (2.0, 0.08), "Interactive": (1.5, 0.015)},
+        compiled=False,
+        drafts={"Interactive": 3},
     ),
 }
 OFFLINE = "Offline"

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hisearch.api.mlperf import read_results, validate_mlperf
+from hisearch.api.mlperf import BRIEF_ROUNDS, _queries_of_worker, _study, read_results, validate_mlperf
 from hisearch.api.mlperf_protocol import BENCHMARKS, read_lengths
+from hisearch.search.rate.entrants import Entrant
+from hisearch.specs.deployments.deployment import DeploymentSpec
 
 HEAD = "round,id,submitter,system,accelerator,accelerators,model,scenario,tokens_per_s\n"
 
@@ -54,6 +56,25 @@ def test_answers_have_the_mean_and_the_limit_of_the_submissions(folder: Path, mo
     lengths = read_lengths(folder / "datasets" / f"{model}.csv.gz", benchmark)
     assert lengths.mean_output == pytest.approx(benchmark.mean_tokens, rel=0.02)
     assert lengths.output_tokens.max() <= benchmark.most_tokens
+
+
+@pytest.mark.parametrize(("scenario", "drafts"), [("Interactive", [None, 3]), ("Server", [None]), ("Offline", [None])])
+def test_only_where_rules_allow_it_tokens_are_drafted(folder: Path, scenario: str, drafts: list[int | None]) -> None:
+    benchmark = BENCHMARKS["deepseek-r1"]
+    (folder / "results.csv").write_text(f"{HEAD}6.0,a,x,s,NVIDIA B200,8,deepseek-r1,{scenario},5000\n")
+    [group] = read_results(folder / "results.csv")
+    lengths = read_lengths(folder / "datasets" / "llama2-70b.csv.gz", benchmark)
+    tried = _study(group, benchmark, lengths).resolved.space.spec.execution.speculation
+    assert [None if spec is None else spec.draft_tokens for spec in tried] == drafts
+
+
+@pytest.mark.parametrize(("estimate_rps", "expected"), [(0.5, 2 * 256 * BRIEF_ROUNDS), (100.0, 5000)])
+def test_a_brief_run_has_several_rounds_of_a_worker(estimate_rps: float, expected: int) -> None:
+    # At 0.5 a second, 100 seconds would see a tenth of one batch.
+    engine = {"name": "trtllm", "max_running_requests": 256}
+    pool = {"accelerator": "b200", "replicas": 2, "attention_data_parallel": 2, "engine": engine}
+    deployment = DeploymentSpec.model_validate({"model": "deepseek-r1", "profile": "auto", "pools": [pool]})
+    assert _queries_of_worker(Entrant(deployment, (), estimate_rps), 100.0) == expected
 
 
 def test_a_cell_is_searched_and_others_are_skipped_with_a_reason(folder: Path) -> None:

@@ -129,6 +129,7 @@ def make_problem(
         output_tokens=np.full(requests, 100, dtype=np.int64),
         thinking_tokens=np.zeros(requests, dtype=np.int64),
         mean_context_tokens=1050.0,
+        mean_reserved_tokens=1100.0,
         unique_tokens=1_000_000,
         reuse=linear_reuse,
         own_tokens=lengths - 400,

@@ -126,6 +126,24 @@ def test_a_small_memory_bounds_the_batch() -> None:
     assert (estimated.batch, estimated.limit) == (10, "kv")
 
 
+@pytest.mark.parametrize(
+    ("policy", "batch"), [("guaranteed_no_evict", 5), ("static_batch", 5), ("max_utilization", 10)]
+)
+def test_declared_outputs_bound_the_batch_where_memory_is_reserved_for_them(policy: str, batch: int) -> None:
+    problem = make_problem()
+    engine = EngineSpec.model_validate({"name": "trtllm", "capacity_policy": policy, "max_running_requests": 64})
+    demand = replace(problem.demand, mean_reserved_tokens=2100.0)
+    estimated = estimate(law_costs(1e-4, 1e-6, 0.0), engine, 10_500, demand, problem.slo, 0.0)
+    assert (estimated.batch, estimated.limit) == (batch, "kv")
+
+
+def test_reserved_tokens_are_of_prompts_and_declared_outputs_over_all_decode_steps() -> None:
+    trace = tree_trace()
+    arrays = trace.arrays._replace(max_output_tokens=np.array([50, 20, 10, 10], dtype=np.int64))
+    demand = measure_demand(CompiledTrace("tree", arrays, ["a", "b", "c", "d"], "digest"), make_problem().slo)
+    assert demand.mean_reserved_tokens == pytest.approx((65 * 5 + 34 * 2 + 35 + 30) / 9)
+
+
 def tree_trace() -> CompiledTrace:
     """Two sessions of two turns behind 10 shared tokens; each second prompt holds the first answer."""
     ints = {"dtype": np.int64}

@@ -6,6 +6,7 @@ Notation
     hit tokens   prompt tokens that an unlimited cache would hold at the request's arrival: the longest prefix shared
                  with an earlier sequence (prompt and output) of the trace, at most the prompt less one token
     context      tokens that a decode step reads; averaged over all decode steps of the trace
+    reserved     tokens of a prompt and its declared output; averaged likewise
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class Demand:
     every response takes all the time that the SLO allows, the last one too; 0 if the SLO sets no such time.
     scales_with_load: first turns arrive over some time, so a larger load is a denser one. input_tokens, new_tokens,
     output_tokens, own_tokens, priority, tenant: shape (S,); new = input - hit; own is known where the SLO has terms
-    about classes, else new. thinking_tokens: of those with a visible token. mean_context_tokens: see the module.
-    unique_tokens: distinct tokens, the contents of an unlimited cache. reuse: what caches of limited size hit, by the
-    number of caches among which requests are dealt.
+    about classes, else new. thinking_tokens: of those with a visible token. mean_context_tokens,
+    mean_reserved_tokens: see the module. unique_tokens: distinct tokens, the contents of an unlimited cache. reuse:
+    what caches of limited size hit, by the number of caches among which requests are dealt.
     """
 
     requests: int
@@ -63,6 +64,7 @@ class Demand:
     output_tokens: I8
     thinking_tokens: I8
     mean_context_tokens: float
+    mean_reserved_tokens: float
     unique_tokens: int
     reuse: Callable[[int], HitCurve]
     own_tokens: I8
@@ -106,6 +108,7 @@ def measure_demand(
     order = order[served[order]]
     rates = rates_of(arrivals[order])
     context = (inputs + (outputs + 1) / 2.0) * outputs
+    reserved = (inputs + arrays.max_output_tokens[served].astype(np.float64)) * outputs
     return Demand(
         requests=count,
         mean_rps=rates.mean_rps,
@@ -117,6 +120,7 @@ def measure_demand(
         output_tokens=outputs,
         thinking_tokens=_before_visible(arrays, served),
         mean_context_tokens=float(context.sum() / outputs.sum()),
+        mean_reserved_tokens=float(reserved.sum() / outputs.sum()),
         unique_tokens=_unique_tokens(arrays, served),
         reuse=Reuse(trace, order),
         own_tokens=_own_tokens(arrays)[served] if any(term.of_class for term in slo.terms) else inputs - hits,

@@ -91,7 +91,7 @@ def estimate(
         # A request's own prefill comes before its first token: the others' prefills stretch its decoding.
         return decode_step_seconds(costs, batch, round(batch * context)) + (batch - 1) * prefill / mean_output
 
-    most, limit = _batch_limit(engine, kv_capacity_tokens, context)
+    most, limit = _batch_limit(engine, kv_capacity_tokens, demand)
     batch = largest(lambda b: tpot_s(b) <= tpot_bound_s(slo, demand), most)
     if batch < most:
         limit = "tpot"
@@ -222,8 +222,11 @@ def shares_store(pool: PoolSpec) -> bool:
     return pool.kv_connector == "hicache" and len(pool.tiers) > 1 and waits
 
 
-def _batch_limit(engine: EngineSpec, kv_capacity_tokens: int, context: float) -> tuple[int, str]:
-    by_memory = max(int(kv_capacity_tokens / context), 1)
+def _batch_limit(engine: EngineSpec, kv_capacity_tokens: int, demand: Demand) -> tuple[int, str]:
+    """Most sequences that run, and why: TensorRT-LLM reserves declared outputs but under ``max_utilization``."""
+    reserves = engine.name == "trtllm" and engine.capacity_policy != "max_utilization"
+    tokens = demand.mean_reserved_tokens if reserves else demand.mean_context_tokens
+    by_memory = max(int(kv_capacity_tokens / tokens), 1)
     if by_memory < engine.max_running_requests:
         return by_memory, "kv"
     return engine.max_running_requests, "max_running"
