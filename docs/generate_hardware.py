@@ -129,8 +129,8 @@ def networks() -> str:
         worker = law(model, "h100-sxm", split, {"network": network})
         step_s = decode_s(worker, 32, 1024)
         n = np.array([32.0])
-        shared = float(worker.collectives.layer_s(n)[0]) * worker.model.layers
-        shared += float(worker.collectives.embedding_s(n)[0])
+        shared = float(worker.collectives.layer(n)[0]) * worker.model.layers
+        shared += float(worker.collectives.embedding(n)[0])
         copies = 2048 // split.ranks
         rate = 32 * split.attention_data * split.pipeline * copies / step_s
         rows.append([

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from hisearch.api.deployments.replay import NO_SLO, ModelShare, Replay, pool_costs, slo_for, stated_metrics
+from hisearch.api.deployments.replay import NO_SLO, ModelShare, Replay, pool_prices, slo_for, stated_metrics
 from hisearch.api.fronts import compare_fronts, question_of
 from hisearch.api.studies.closeup import can_log
 from hisearch.report.data.comparison import (
@@ -151,7 +151,7 @@ def _load(ref: str | Path, catalogue: Catalogue, slo: str | Path | None) -> Repl
 
     resolved = load_deployment(ref, (), catalogue)
     fleet, spec = plan_deployment(resolved), resolved.deployment
-    return Replay(spec, fleet, pool_costs(resolved.hardware, spec), slo_for(fleet.models, slo, catalogue) or NO_SLO)
+    return Replay(spec, fleet, pool_prices(resolved.hardware, spec), slo_for(fleet.models, slo, catalogue) or NO_SLO)
 
 
 def _changes(a: DeploymentSpec, b: DeploymentSpec) -> tuple[Change, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hisearch.api.deployments.replay import ModelShare, Replay, pool_costs
+from hisearch.api.deployments.replay import ModelShare, Replay, pool_prices
 from hisearch.api.run_folder import write_text
 from hisearch.api.studies.exporting import hosts_of
 from hisearch.export.context import DEPLOYMENT, README, document_text
@@ -110,7 +110,7 @@ def simulate_combined(resolved: ResolvedFleetStudy, parts: Sequence[ModelChoice]
     """
     deployment = deployment_of_all(resolved, parts)
     worlds = {part.model: part.result.simulation.world for part in parts}
-    costs = [cost for part in parts for cost in pool_costs(part.result.resolved.hardware, part.trial.deployment)]
+    prices = [price for part in parts for price in pool_prices(part.result.resolved.hardware, part.trial.deployment)]
     fabrics = [
         fabric
         for world in worlds.values()
@@ -123,7 +123,7 @@ def simulate_combined(resolved: ResolvedFleetStudy, parts: Sequence[ModelChoice]
         left,
         [part.result.simulation.plan(pool) for part in parts for pool in part.trial.deployment.pools],
         models={name: world.model for name, world in worlds.items()},
-        usd_per_hour=[cost.total / pool.replicas for cost, pool in zip(costs, deployment.pools, strict=True)],
+        usd_per_hour=[price.initial.total / price.pool.replicas for price in prices],
         fabric=fabrics[0] if fabrics else None,
     )
     model_slos: dict[str, ModelSloSpec] = {name: world.slo for name, world in worlds.items()}
@@ -131,7 +131,7 @@ def simulate_combined(resolved: ResolvedFleetStudy, parts: Sequence[ModelChoice]
     slo = SloSpec.model_construct(
         terms=first.terms, max_rejected_fraction=first.max_rejected_fraction, models=model_slos
     )
-    replay = Replay(left, fleet, costs, slo)  # the price of all, for what is left
+    replay = Replay(left, fleet, prices, slo)  # the price of all, for what is left
     trace = side_by_side([scale_load(world.trace, world.load) for world in worlds.values()], list(worlds))
     simulated = replay.simulate(trace, seed=resolved.study.seed)
     shares = replay.shares(trace, simulated)

@@ -110,11 +110,17 @@ def plan_power(
     accelerator: AcceleratorSpec,
     host: HostSpec | None,
     ffn: FfnPart | None = None,
+    *,
+    networked: bool = False,
 ) -> PowerPlan:
-    """Power of a worker with this split; no host power without ``host``. ffn: accelerators of its FFNs, if apart."""
+    """Power of a worker with this split; no host power without ``host``.
+
+    ffn: accelerators of its FFNs, if apart. networked: its steps have the joules of its collectives.
+    """
     shares = [(host, split.ranks / host.accelerators)] if host is not None else []
     single = standby_of(accelerator, 1)
-    peer_j = _peer_bytes_per_token(split, model, separate_ffn=ffn is not None) * accelerator.peer_link.energy_j_per_byte
+    peer_bytes = 0.0 if networked else _peer_bytes_per_token(split, model, separate_ffn=ffn is not None)
+    peer_j = peer_bytes * accelerator.peer_link.energy_j_per_byte
     if ffn is not None:
         shares += [(ffn.host, ffn.accelerators / ffn.host.accelerators)] if ffn.host is not None else []
         # A dense FFN's results are reduced among the accelerators that it is split over.

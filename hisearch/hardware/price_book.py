@@ -6,9 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
-from hisearch.hardware.prices import CostBreakdown, WholeHosts, deployment_cost, whole_hosts
+from hisearch.hardware.prices import (
+    CostBreakdown,
+    PoolPrice,
+    WholeHosts,
+    deployment_cost,
+    pool_cost,
+    whole_hosts,
+)
 from hisearch.specs.base import Evidence, Price
-from hisearch.specs.deployments.deployment import DeploymentSpec
+from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.machines.devices import DeviceSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec, MediumSpec
 
@@ -49,6 +56,18 @@ class PriceBook:
             ValueError: see ``deployment_cost``.
         """
         return deployment_cost(deployment, self.accelerators, self.hosts, self.media, self.devices)
+
+    def pool_prices(self, deployment: DeploymentSpec) -> list[PoolPrice]:
+        """What each pool costs by its workers.
+
+        Raises:
+            ValueError: see ``deployment_cost``.
+        """
+        self.breakdown(deployment)
+        return [PoolPrice(pool, self._pool_cost) for pool in deployment.pools]
+
+    def _pool_cost(self, pool: PoolSpec) -> CostBreakdown:
+        return pool_cost(pool, self.accelerators, self.hosts, self.media, self.devices)
 
     def whole_hosts(self, deployment: DeploymentSpec) -> WholeHosts:
         """The hosts that a deployment is on, and what their idle accelerators cost where whole hosts are paid for.

@@ -8,15 +8,16 @@ Conventions
       pool, and FFN accelerators apart for every group of attention workers, full or not (``hardware.whole``).
     * A cache tier adds ``gib * usd_per_gib_hour`` for each of its stores. Its scope says how many: one per worker, per
       node in use (workers fill nodes one after the other), or per cluster.
+    * Workers that come and go are paid for by how long there were how many, each time with what they then share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from hisearch.hardware.whole import devices_bought, ffn_accelerators_bought
+from hisearch.hardware.whole import ffn_accelerators, shared_devices
 from hisearch.specs.checks.checks import cpu_problem
 from hisearch.specs.deployments.deployment import DeploymentSpec, PoolSpec
 from hisearch.specs.deployments.tier_checks import scope_of
@@ -56,26 +57,46 @@ class CostBreakdown:
         return sum(parts) + sum(tier.usd_per_hour for tier in self.tiers)
 
 
-def mean_cost(
-    parts: Sequence[CostBreakdown], deployment: DeploymentSpec, mean_workers: Sequence[float]
-) -> CostBreakdown:
-    """Cost of all pools at their mean numbers of workers.
+#: Numbers of workers of a pool, and the share of the time with so many of each.
+Presence = Sequence[tuple[int, float]]
 
-    parts: cost of each pool at its initial replicas. mean_workers: of each pool.
+
+@dataclass(frozen=True)
+class PoolPrice:
+    """What a pool costs, by its number of workers; ``cost_of``: of a pool."""
+
+    pool: PoolSpec
+    cost_of: Callable[[PoolSpec], CostBreakdown]
+
+    @property
+    def initial(self) -> CostBreakdown:
+        """Cost with its replicas."""
+        return self.cost_of(self.pool)
+
+    def more(self, workers: int) -> CostBreakdown:
+        """Cost with so many workers more than its replicas, or fewer, but not fewer than none."""
+        return self.cost_of(self.pool.model_copy(update={"replicas": max(self.pool.replicas + workers, 0)}))
+
+
+def mean_cost(prices: Sequence[PoolPrice], deployment: DeploymentSpec, present: Sequence[Presence]) -> CostBreakdown:
+    """Cost of all pools, on average over a run.
+
+    present: paid workers of each pool over the run. Replicas that ``deployment`` lacks, which are away, are paid for.
     """
-    shares = [workers / pool.replicas for workers, pool in zip(mean_workers, deployment.pools, strict=True)]
-    bought = sum(part.accelerators * share for part, share in zip(parts, shares, strict=True))
-    return CostBreakdown(
-        sum(part.accelerator_usd_per_hour * share for part, share in zip(parts, shares, strict=True)),
-        sum(part.host_usd_per_hour * share for part, share in zip(parts, shares, strict=True)),
-        int(bought) if bought == int(bought) else bought,
-        tuple(
-            replace(tier, usd_per_hour=tier.usd_per_hour * share)
-            for part, share in zip(parts, shares, strict=True)
-            for tier in part.tiers
-        ),
-        sum(part.device_usd_per_hour * share for part, share in zip(parts, shares, strict=True)),
-    )
+    bought = accelerator_usd = host_usd = device_usd = 0.0
+    tiers: list[TierCost] = []
+    for price, pool, shares in zip(prices, deployment.pools, present, strict=True):
+        parts = [(price.more(workers - pool.replicas), share) for workers, share in shares]
+        bought += sum(part.accelerators * share for part, share in parts)
+        accelerator_usd += sum(part.accelerator_usd_per_hour * share for part, share in parts)
+        host_usd += sum(part.host_usd_per_hour * share for part, share in parts)
+        device_usd += sum(part.device_usd_per_hour * share for part, share in parts)
+        tiers += [
+            replace(tier, usd_per_hour=sum(part.tiers[i].usd_per_hour * share for part, share in parts))
+            for i, tier in enumerate(price.initial.tiers)
+        ]
+    count = int(bought) if bought == int(bought) else bought
+    return CostBreakdown(accelerator_usd, host_usd, count, tuple(tiers), device_usd)
 
 
 def deployment_cost(
@@ -92,29 +113,49 @@ def deployment_cost(
     Raises:
         ValueError: a name is unknown, or a host has fewer accelerators than a stage, or fewer CPUs than attached ones.
     """
-    accelerator_usd = host_usd = device_usd = 0.0
-    count, tiers = 0, []
+    parts = [pool_cost(pool, accelerators, hosts, media, devices) for pool in deployment.pools]
     for pool in deployment.pools:
-        used = pool.accelerators
-        count += used
-        accelerator = _find(accelerators, pool.accelerator, "accelerator")
-        accelerator_usd += used * accelerator.price.usd_per_hour
-        host_name = pool.host or accelerator.host
-        host = _find(hosts, host_name, "host") if host_name is not None else None
-        if pool.devices is not None:
-            for entry in pool.devices.attached.values():
-                usd_each = _find(devices, entry.device, "device").price.usd_per_hour
-                device_usd += devices_bought(pool, entry, host) * usd_each
-            bought, usd, usd_of_hosts = _ffn_accelerators(pool, pool.devices, accelerators, hosts)
-            count += bought
-            accelerator_usd += usd
-            host_usd += usd_of_hosts
-        host_usd += _host_share(pool, host_name, used, hosts)
-        if pool.devices is not None and host_name is not None and host is not None:
-            problem = cpu_problem(pool, pool.devices, devices, host_name, host)
+        host_name = pool.host or accelerators[pool.accelerator].host
+        if pool.devices is not None and host_name is not None:
+            problem = cpu_problem(pool, pool.devices, devices, host_name, hosts[host_name])
             if problem:
                 raise ValueError(f"pool {pool.name}: {problem}")
-        tiers += [_tier_cost(pool, tier, _find(media, tier.medium, "medium"), host) for tier in pool.tiers]
+    return CostBreakdown(
+        sum(part.accelerator_usd_per_hour for part in parts),
+        sum(part.host_usd_per_hour for part in parts),
+        sum(part.accelerators for part in parts),
+        tuple(tier for part in parts for tier in part.tiers),
+        sum(part.device_usd_per_hour for part in parts),
+    )
+
+
+def pool_cost(
+    pool: PoolSpec,
+    accelerators: Mapping[str, AcceleratorSpec],
+    hosts: Mapping[str, HostSpec],
+    media: Mapping[str, MediumSpec],
+    devices: Mapping[str, DeviceSpec] = {},
+) -> CostBreakdown:
+    """Cost of one pool with its replicas.
+
+    Raises:
+        ValueError: a name is unknown, or a host has fewer accelerators than a stage.
+    """
+    accelerator = _find(accelerators, pool.accelerator, "accelerator")
+    count = pool.accelerators
+    accelerator_usd, host_usd, device_usd = count * accelerator.price.usd_per_hour, 0.0, 0.0
+    host_name = pool.host or accelerator.host
+    host = _find(hosts, host_name, "host") if host_name is not None else None
+    if pool.devices is not None:
+        for entry in pool.devices.attached.values():
+            usd_each = _find(devices, entry.device, "device").price.usd_per_hour
+            device_usd += shared_devices(pool, entry, host).bought(pool.replicas) * usd_each
+        bought, usd, usd_of_hosts = _ffn_accelerators(pool, pool.devices, accelerators, hosts)
+        count += bought
+        accelerator_usd += usd
+        host_usd += usd_of_hosts
+    host_usd += _host_share(pool, host_name, pool.accelerators, hosts)
+    tiers = [_tier_cost(pool, tier, _find(media, tier.medium, "medium"), host) for tier in pool.tiers]
     return CostBreakdown(accelerator_usd, host_usd, count, tuple(tiers), device_usd)
 
 
@@ -164,10 +205,10 @@ def _ffn_accelerators(
     pool: PoolSpec, spec: DevicesSpec, accelerators: Mapping[str, AcceleratorSpec], hosts: Mapping[str, HostSpec]
 ) -> tuple[int, float, float]:
     """(FFN accelerators, their dollars per hour, those of their hosts); zeros without attention-FFN disaggregation."""
-    afd = spec.attention_ffn
-    if afd is None:
+    afd, shared = spec.attention_ffn, ffn_accelerators(pool)
+    if afd is None or shared is None:
         return 0, 0.0, 0.0
-    bought = ffn_accelerators_bought(pool)
+    bought = shared.bought(pool.replicas)
     accelerator = _find(accelerators, afd.ffn_accelerator or pool.accelerator, "accelerator")
     name = ffn_host_name(pool, accelerator)
     host_usd = _share_of(_find(hosts, name, "host"), bought) if name is not None else 0.0

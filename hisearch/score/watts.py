@@ -23,9 +23,9 @@ def watts_series(result: Result, joules: StepCosts, interval_s: float) -> pd.Dat
 
     A step's joules above idle are spread evenly over its duration. They are priced with ``joules``, the tables of the
     simulation. Idle time draws idle power, and standby power from ``standby_after_s`` of idleness on. ``host_w``: base
-    load and CPUs. Links and media are left out, but for links between a worker's devices, which ``accelerators_w`` has;
-    so are joules of waking. The other sums equal those of ``score.energy``. The exception is CPU energy of several DP
-    ranks or micro-batches, whose steps overlap.
+    load and CPUs. Links and media are left out, but for links between a worker's devices and its ``network``, which
+    ``accelerators_w`` has; so are joules of waking. The other sums equal those of ``score.energy``. The exception is
+    CPU energy of several DP ranks or micro-batches, whose steps overlap.
 
     Raises:
         ValueError: the result has no log, or ``interval_s`` is not positive.

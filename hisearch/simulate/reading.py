@@ -15,6 +15,7 @@ from hisearch.simulate import agent_use, draft_use, front_end, grammar_use, lora
 from hisearch.simulate.arrays import fleet as fleet_arrays
 from hisearch.simulate.arrays import tiers as tier_arrays
 from hisearch.simulate.arrays.agents import agents_of
+from hisearch.simulate.plans.draw import Draw, drawn_over_time
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.tier_plan import TierPlan
@@ -43,7 +44,7 @@ def result_of(
     until_s = max(tier_use.end_of_run_s(sim, end_s, horizon_reached) for sim in sims)
     first = float(np.nanmin(table.arrival_s)) if np.isfinite(table.arrival_s).any() else 0.0
     plans = [pool.plan for pool in plan.pools]
-    return Result(
+    result = Result(
         requests=table,
         workers=_worker_table(plan, fleet, sims, end_s),
         makespan_s=max(end_s - first, 0.0),
@@ -92,6 +93,16 @@ def result_of(
         hints=agent_use.hint_quality(plans[0].agents, sims[0]),
         asked=request_models,
     )
+    return replace(result, pools=_drawn(result, plans))
+
+
+def _drawn(result: Result, plans: Sequence[WorkerPlan]) -> tuple[PoolUse, ...]:
+    """The result's pools with the draw of what their workers shared over the run."""
+    pools = []
+    for pool, plan, present in zip(result.pools, plans, result.present_workers, strict=True):
+        draw = drawn_over_time(Draw(pool.idle_w, pool.attached_idle_w, pool.power), plan.shared_draws, present)
+        pools.append(replace(pool, idle_w=draw.idle_w, attached_idle_w=draw.attached_idle_w, power=draw.power))
+    return tuple(pools)
 
 
 def _stores(

@@ -184,13 +184,15 @@ def _chunk_stores(plan: WorkerPlan, sim: la.Sim, end_s: float) -> list[StoreUse]
 
 
 def link_uses(plan: WorkerPlan, sim: la.Sim, end_s: float) -> tuple[LinkUse, ...]:
-    """All links, in the order of ``layout.Sim``, at ``end_s`` (see ``end_of_run_s``)."""
-    if not sim.config.host_pages and not kv_connector_of(plan):
-        return ()
-    paths = _link_paths(plan, sim)
+    """All links, in the order of ``layout.Sim``, at ``end_s`` (see ``end_of_run_s``); without tiers those shared."""
+    first = 0
+    if sim.config.host_pages or kv_connector_of(plan):
+        paths = _link_paths(plan, sim)
+    else:
+        paths, first = _memory_paths(plan, int(sim.config.workers)), 2 * int(sim.config.workers)
     return tuple(
-        LinkUse(*paths[k // 2], k % 2 == 0, _busy_s(sim, k, end_s), int(link.tokens), int(link.transfers))
-        for k, link in enumerate(sim.links)
+        LinkUse(*paths[k // 2], k % 2 == 0, _busy_s(sim, first + k, end_s), int(link.tokens), int(link.transfers))
+        for k, link in enumerate(sim.links[first:])
     )
 
 

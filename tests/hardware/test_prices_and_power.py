@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from hisearch.hardware.power import FfnPart, plan_power, worker_dynamic_w, worker_idle_w
+from hisearch.hardware.price_book import PriceBook
 from hisearch.hardware.prices import deployment_cost, mean_cost
 from hisearch.latency.costs import CompiledCosts, StepCosts
 from hisearch.simulate.plans.draw import WorkerHardware, idle_draw, worker_devices
@@ -210,14 +211,16 @@ def test_ffn_accelerators_are_bought_for_each_group_begun():
 
 
 def test_mean_cost_is_of_the_workers_that_are_there():
-    """Three replicas with devices and a tier, 4.5 active on average, and three that stay."""
+    """Three replicas with devices and a tier, six for half of the time, and three that stay."""
     devices = {"attached": {"far": {"device": "cxl", "count": 2}}}
     grows = deployment(name="grows", devices=devices, tiers=[{"medium": "ddr5", "gib": 10.0}])
     stays = deployment(name="stays")
     bought = DeploymentSpec(model="m", pools=[*grows.pools, *stays.pools])
     known = {"h100": accelerator("hgx")}, {"hgx": host(0.0)}, {"ddr5": DDR5}, {"cxl": device(0.5)}
     parts = [deployment_cost(each, *known) for each in (grows, stays)]
-    at_first, grown = (mean_cost(parts, bought, workers) for workers in ([3.0, 3.0], [4.5, 3.0]))
+    prices = PriceBook(*known).pool_prices(bought)
+    steady = ((3, 1.0),)
+    at_first, grown = (mean_cost(prices, bought, [each, steady]) for each in (steady, ((3, 0.5), (6, 0.5))))
     full_cost = deployment_cost(bought, *known)
     assert at_first == full_cost
     assert at_first.total == pytest.approx(sum(part.total for part in parts))
@@ -225,6 +228,45 @@ def test_mean_cost_is_of_the_workers_that_are_there():
     assert grown.device_usd_per_hour == pytest.approx(1.5 * 2 * 3 * 2 * 0.5)
     assert grown.accelerators == pytest.approx(9.0 + 6.0)
     assert isinstance(at_first.accelerators, int)
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_shared_devices_are_paid_by_the_replicas_that_share_them(on_host):
+    """Conservation: four to a device, replicas 1, 4, 5 and 9 for a quarter of the time each have 1, 1, 2 and 3."""
+    devices = {"attached": {"far": {"device": "cxl", "count": 2, "shared_by": 4}}}
+    bought = deployment(tensor_parallel=1, replicas=1, devices=devices)
+    card = accelerator("hgx" if on_host else None)
+    (price,) = PriceBook({"h100": card}, {"hgx": host(8.0)}, {}, {"cxl": device(0.5)}).pool_prices(bought)
+    cost = mean_cost([price], bought, [[(workers, 0.25) for workers in (1, 4, 5, 9)]])
+    assert cost.device_usd_per_hour == pytest.approx(2 * 0.5 * (1 + 1 + 2 + 3) / 4)
+    assert cost.accelerators == pytest.approx(19 / 4)
+    assert cost.host_usd_per_hour == pytest.approx(19 / 4 if on_host else 0.0)
+    for workers in (1, 4, 5, 9):
+        alone = mean_cost([price], bought, [((workers, 1.0),)])
+        assert alone == deployment_cost(
+            deployment(tensor_parallel=1, replicas=workers, devices=devices),
+            {"h100": card}, {"hgx": host(8.0)}, {}, {"cxl": device(0.5)},
+        )  # fmt: skip
+
+
+def test_ffn_accelerators_are_paid_by_the_replicas_that_share_them():
+    """Two attention workers to five: replicas 2 and 3 have 5 and 10. Replicas that are away are paid for."""
+    bought = deployment(replicas=2, devices={"attention_ffn": {"attention": 2, "ffn": 5}})
+    (price,) = PriceBook({"h100": accelerator()}, {}, {}).pool_prices(bought)
+    assert mean_cost([price], bought, [((2, 0.5), (3, 0.5))]).accelerators == pytest.approx(5 + 7.5)
+    left = bought.model_copy(update={"pools": [bought.pool.model_copy(update={"replicas": 1})]})
+    assert mean_cost([price], left, [((1, 1.0),)]) == price.initial
+
+
+def test_a_tier_of_the_cluster_is_paid_once_however_many_share_it():
+    pool = {"tensor_parallel": 8, "replicas": 1, "host": "hgx"}
+    for scope, stores in (("cluster", 1.0), ("node", 2.0)):
+        tiers = [{"medium": "ddr5", "gib": 1.0, "scope": "worker"}, {"medium": "ddr5", "gib": 10.0, "scope": scope}]
+        bought = deployment(tiers=tiers, **pool)
+        (price,) = PriceBook({"h100": accelerator()}, {"hgx": host(0.0)}, {"ddr5": DDR5}).pool_prices(bought)
+        cost = mean_cost([price], bought, [((1, 0.5), (3, 0.5))])
+        assert cost.tiers[0].usd_per_hour == pytest.approx(2.0 * 0.004)
+        assert cost.tiers[1].usd_per_hour == pytest.approx(stores * 10 * 0.004)
 
 
 def test_hosts_of_ffn_accelerators_are_paid():
@@ -246,8 +288,13 @@ def test_more_cpus_than_sockets_are_refused():
         fits = deployment(host="hgx", replicas=accelerators, tensor_parallel=1, devices=block)
         assert deployment_cost(fits, {"h100": accelerator()}, sockets, {}, {"cpu": cpu}).total > 0
     crowded = deployment(host="hgx", replicas=8, tensor_parallel=1, devices={"attached": {"cpu": {"device": "cpu"}}})
-    with pytest.raises(ValueError, match="8 accelerators in hgx need 8 CPUs, but it has 2 sockets"):
-        deployment_cost(crowded, {"h100": accelerator()}, sockets, {}, {"cpu": cpu})
+    scaler = {"target": 8.0, "max_replicas": 8}
+    grows = deployment(
+        host="hgx", replicas=1, tensor_parallel=1, devices={"attached": {"cpu": {"device": "cpu"}}}, autoscale=scaler
+    )
+    for each in (crowded, grows):
+        with pytest.raises(ValueError, match="8 accelerators in hgx need 8 CPUs, but it has 2 sockets"):
+            deployment_cost(each, {"h100": accelerator()}, sockets, {}, {"cpu": cpu})
 
 
 def test_ffn_accelerators_draw_power_with_their_hosts():

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from hisearch.hardware.topology import Network, RanksDoNotFit
-from hisearch.specs.machines.devices import DimensionSpec
+from hisearch.specs.machines.devices import DimensionSpec, NetworkSpec
 
 MIB = np.array([2.0**20])
 
@@ -124,3 +124,63 @@ def test_what_a_topology_does_not_have_is_refused():
         network(("ring", 8, 1e9, 0.0, {"algorithm": "tree"}))
     with pytest.raises(ValidationError, match="is of a switch's core; a ring has none"):
         network(("ring", 8, 1e9, 0.0, {"oversubscription": 2.0}))
+
+
+def crossed(kind, topology, algorithm, ranks):
+    """Bytes that cross a hop in a collective of a byte on each of ``ranks``, message by message."""
+    part, hops = 1.0 / ranks, 2 if topology == "switch" else 1
+    others = range(1, ranks)
+    if kind == "all_to_all":
+        distances = [min(i, ranks - i) if topology in ("ring", "torus") else hops for i in others]
+        return ranks * sum(distances) * part
+    times = 2 if kind == "all_reduce" else 1
+    if algorithm == "ring":  # every rank passes a part on to its neighbour
+        return times * sum(part * hops for _ in others for _ in range(ranks))
+    if algorithm == "halving_doubling":  # pairs at distance 1, 2, 4 … exchange halves, quarters, …
+        return times * sum(ranks * hops * 2.0**-i for i in range(1, int(np.log2(ranks)) + 1))
+    if algorithm == "direct":  # every rank sends every other its part
+        return times * sum(part * hops for _ in range(ranks) for _ in others)
+    if algorithm == "tree":  # all of it from each child to its parent
+        return times * sum(1.0 * hops for _ in others)
+    up, down = (1.0, part) if kind == "all_reduce" else (1.0 - part, part)
+    return times * ranks * (up + down)  # to a switch that adds up, and what comes of it
+
+
+ALGORITHMS = [
+    ("ring", "ring"), ("torus", "ring"), ("fully_connected", "direct"),
+    *(("switch", name) for name in ("ring", "halving_doubling", "tree", "direct", "in_network")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("topology", "algorithm"), ALGORITHMS)
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "all_to_all"])
+def test_joules_are_those_of_the_bytes_that_cross_a_hop(kind, ranks, topology, algorithm):
+    """Conservation: what is moved is paid for, over each hop that it takes."""
+    level = network((topology, ranks, 1e11, 1e-6, {"algorithm": algorithm, "energy_j_per_byte": 3e-12}))
+    joules = ranks * getattr(level, f"{kind}_j")(MIB, ranks)[0]
+    assert joules == pytest.approx(3e-12 * 2**20 * crossed(kind, topology, algorithm, ranks))
+
+
+def test_joules_of_several_dimensions_are_those_of_each():
+    """Eight ranks of a node add up, then an eighth goes from each to four nodes; far sends take the outer alone."""
+    inner, outer = 1e-12, 50e-12
+    levels = (*NODE[:4], {"energy_j_per_byte": inner}), ("ring", 4, 25e9, 5e-6, {"energy_j_per_byte": outer})
+    both = network(*levels)
+    parts = {
+        "all_reduce": inner * 4 * 7 / 8 + outer * 2 * 3 / 4 / 8,
+        "all_gather": inner * 2 * 7 / 8 + outer * 3 / 4 / 8,
+        "all_to_all": inner * 2 * 7 / 8 + outer * 1.0,
+    }
+    for kind, joules in parts.items():
+        assert getattr(both, f"{kind}_j")(MIB, 32)[0] == pytest.approx(joules * 2**20)
+    assert (both.send_j(MIB, 1)[0], both.send_j(MIB, 8)[0]) == pytest.approx((2 * inner * 2**20, outer * 2**20))
+    tree = network((*NODE[:4], {"energy_j_per_byte": 0.0, "algorithm": "tree"}), levels[1])
+    assert tree.all_reduce_j(MIB, 32)[0] == pytest.approx(outer * 2 * 3 / 4 / 8 * 2**20), "one root of eight goes on"
+
+
+def test_without_joules_of_its_own_a_hop_has_the_peer_link_s():
+    """Two hops of a switch are a peer link."""
+    dimensions = network(NODE, POD, (*RACK[:4], {"energy_j_per_byte": 7e-12})).dimensions
+    of = Network.of(NetworkSpec(dimensions=list(dimensions)), 1.0, 4e-12)
+    assert [dimension.energy_j_per_byte for dimension in of.dimensions] == [2e-12, 4e-12, 7e-12]

@@ -11,9 +11,9 @@ from hisearch.hardware.power import BaseParts, FfnPart, PowerPlan, Standby, plan
 from hisearch.latency.sharding import Parallelism
 from hisearch.score.energy import energy_parts, energy_usd_per_hour, energy_use, mean_w
 from hisearch.score.watts import watts_series
-from hisearch.simulate import Result, WorkerPlan, simulate
+from hisearch.simulate import Result, WorkerPlan, plan_worker, simulate
 from hisearch.simulate.results.uses import LinkUse, StoreUse, TierEnergy
-from hisearch.specs.deployments.deployment import EngineSpec
+from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
 from hisearch.specs.documents.catalogue import Catalogue
 from hisearch.traces.compiled import CompiledTrace
 from tests.kernels.systems import compiled, compiled_costs, plan
@@ -152,6 +152,33 @@ def test_peer_links_carry_the_collectives_of_every_token() -> None:
     assert power_plan.peer_j_per_token == pytest.approx((2 * MODEL.layers + 1) * payload * 2)
     staged = plan_power(Parallelism(2, pipeline=3), MODEL, card, None)
     assert staged.peer_j_per_token == pytest.approx(power_plan.peer_j_per_token + 2 * payload)
+
+
+def networked(algorithm: str) -> Result:
+    """A run of eight ranks on a switch, whose hops take a nanojoule a byte; the peer link's joules do not count."""
+    dimension = {"topology": "switch", "ranks": 8, "bandwidth_bytes_per_s": 4e11, "latency_s": 1e-6}
+    block = {"network": {"dimensions": [{**dimension, "algorithm": algorithm, "energy_j_per_byte": 1e-9}]}}
+    engine = {"name": "vllm", "max_running_requests": 4, "chunk_tokens": 256}
+    pool = PoolSpec.model_validate({"accelerator": "card", "engine": engine, "tensor_parallel": 8, "devices": block})
+    link = H100.peer_link.model_copy(update={"energy_j_per_byte": 1.0})
+    worker = plan_worker(
+        pool, model=MODEL, accelerator=H100.model_copy(update={"peer_link": link}), host=HOST, media={},
+        profile=CATALOGUE.get("LatencyProfile", "roofline").spec, profile_name="roofline",
+    )  # fmt: skip
+    return simulate(worker, disaggregated(True)[1])
+
+
+def test_a_run_on_a_network_pays_for_what_it_moves() -> None:
+    """Every token's all-reduces and every sample's logits, over two hops; a switch that adds up moves about half."""
+    of_all, payload = 8 * 1e-9 * (2 * MODEL.layers + 1), 2.0 * MODEL.hidden_size
+    for algorithm, moved in (("ring", 2 * 2 * 7 / 8), ("in_network", 2 * 9 / 8)):
+        result = networked(algorithm)
+        tokens = float((result.workers.prefill_tokens + result.workers.decode_tokens).sum())
+        gathered = (1.0 if algorithm == "in_network" else 2 * 7 / 8) * 8 * 1e-9 * 2.0 * MODEL.vocab_size
+        samples = float(result.requests.output_tokens.sum())
+        use, parts = energy_use(result), energy_parts(result)
+        assert use.links_j == pytest.approx(of_all * payload * moved * tokens + gathered * samples, rel=0.02)
+        assert parts.total_j == pytest.approx(use.total_j)
 
 
 def test_watts_over_time_add_up_to_the_energy() -> None:

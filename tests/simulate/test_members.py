@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hisearch.base.policies import AUTOSCALERS
+from hisearch.hardware.whole import Shared
 from hisearch.kernels.fleet import cluster
 from hisearch.latency.sharding import Parallelism
 from hisearch.simulate import engine as engine_module
 from hisearch.simulate.engine import simulate, simulate_fleet
+from hisearch.simulate.plans.draw import Draw, SharedDraw
 from hisearch.simulate.plans.fleet import FleetPlan, Incident, PoolPlan, TransferPlan
 from hisearch.simulate.results.tables import Outcome
 from hisearch.specs.deployments.cluster import AutoscaleSpec
@@ -35,6 +38,46 @@ ROUTERS = {
 def pool(name: str = "vllm", replicas: int = 2, spare: int = 0, scaler: AutoscaleSpec | None = None) -> PoolPlan:
     engine = EngineSpec.model_validate({"name": name, "max_running_requests": 8, "chunk_tokens": 64})
     return PoolPlan(plan(engine, 4000), replicas, spare=spare, scaler=scaler)
+
+
+@examples(40)
+@given(seed=st.integers(0, 10**6), steps=st.lists(st.tuples(st.floats(0.0, 8.0), st.booleans()), max_size=6))
+def test_what_workers_share_is_there_for_as_long_as_they_are(seed: int, steps: list[tuple[float, bool]]) -> None:
+    """Conservation: shared hardware draws idle power, counted moment by moment, by the workers that it is there for."""
+    incidents, ups, downs = [], 0, 0
+    for at_s, up in sorted(steps):
+        if up:
+            incidents.append(Incident(at_s, 0, 2 + ups, "up"))
+            ups += 1
+        elif downs < ups:
+            incidents.append(Incident(at_s, 0, 2 + downs, "drain"))
+            downs += 1
+    shared = Shared(number=2, among=3, users=1, hosts=1, workers=4)
+    draws = (SharedDraw(shared, shared.bought(2) / 2, 7.0), SharedDraw(Shared(1, 2, 1), 0.5, 30.0, False, host_w=11.0))
+    worker = pool(spare=ups)
+    plan = replace(worker.plan, shared_draws=draws)
+    fleet = FleetPlan((replace(worker, plan=plan),), RouterSpec(), incidents=tuple(incidents))
+    result = simulate_fleet(fleet, compiled(random_trace(seed, SHAPE)), seed=seed)
+    (present,) = result.present_workers
+    assert sum(share for _, share in present) == pytest.approx(1.0)
+    assert sum(count * share for count, share in present) == pytest.approx(result.mean_workers[0])
+    start_s, (use,) = float(result.requests.arrival_s.min()), result.pools
+    own = Draw(plan.idle_w, plan.attached_idle_w, plan.power)
+    begun, gone = result.workers.begun_s, np.nan_to_num(result.workers.gone_s, nan=np.inf)
+    bounds = np.unique(np.clip(np.concatenate((begun, gone, [start_s])), start_s, start_s + result.makespan_s))
+    bounds = np.append(bounds[~np.isnan(bounds)], start_s + result.makespan_s)
+    joules = {"idle": 0.0, "attached": 0.0, "host": 0.0}
+    for low, high in itertools.pairwise(bounds):
+        count = int(((begun <= low) & (gone > low)).sum())
+        devices, cards = shared.bought(count), -(-count // 2)
+        plain = count * own.idle_w - count * (draws[0].part * 7.0 + 0.5 * 30.0)
+        joules["idle"] += (high - low) * (plain + devices * 7.0 + cards * 30.0)
+        joules["attached"] += (high - low) * (devices * 7.0 - count * draws[0].part * 7.0)
+        joules["host"] += (high - low) * (cards * 11.0 - count * 0.5 * 11.0)
+    present_s = result.mean_workers[0] * result.makespan_s
+    assert use.idle_w * present_s == pytest.approx(joules["idle"])
+    assert use.attached_idle_w * present_s == pytest.approx(joules["attached"], abs=1e-6)
+    assert use.power.host_w * present_s == pytest.approx(joules["host"], abs=1e-6)
 
 
 @examples(60)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hisearch.kernels.traffic import links
 from hisearch.simulate.arrays.tiers import shared_levels
-from hisearch.simulate.engine import allocate, simulate
-from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
+from hisearch.simulate.engine import allocate, simulate, simulate_fleet
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan, TransferPlan
 from hisearch.simulate.plans.plan import WorkerPlan, plan_worker
 from hisearch.specs.deployments.deployment import PoolSpec
 from hisearch.specs.documents.catalogue import Catalogue
@@ -36,8 +36,10 @@ def host(*shared: dict[str, Any]) -> HostSpec:
     return HostSpec.model_validate({**HOST.model_dump(), "shared": [{"name": "a switch", **link} for link in shared]})
 
 
-def plan(of: HostSpec, *, ranks: int = 1, engine: str = "vllm", memory_fraction: float = 0.8) -> WorkerPlan:
-    tiers = [{"medium": "ddr5", "gib": 64 * ranks}]
+def plan(
+    of: HostSpec, *, ranks: int = 1, engine: str = "vllm", memory_fraction: float = 0.8, copies: bool = True
+) -> WorkerPlan:
+    tiers = [{"medium": "ddr5", "gib": 64 * ranks}] if copies else []
     settings = {"name": engine, "memory_fraction": memory_fraction}
     return plan_worker(
         PoolSpec.model_validate(
@@ -176,6 +178,49 @@ def test_a_narrower_link_is_busier_and_no_faster(engine: str) -> None:
     wide, narrow = busy_and_end(100e9), busy_and_end(0.2e9)
     assert narrow[0] > wide[0]
     assert narrow[1] >= wide[1]
+
+
+def handed_over(of: HostSpec, *, copies: bool, over_slots: bool = True, ranks: int = 1) -> Any:
+    """A run of four workers that compute prompts, with copies to host memory or without, and four that decode."""
+    pools = (
+        PoolPlan(plan(of, ranks=ranks, copies=copies), 4, "prefill", "prefill"),
+        PoolPlan(plan(of, ranks=ranks, copies=False), 4, "decode", "decode"),
+    )
+    size = pools[0].plan.memory.kv_bytes_per_token_per_rank
+    transfer = TransferPlan(bytes_per_token=size, bytes_per_s=OWN, over_slots=over_slots)
+    return simulate_fleet(FleetPlan(pools, transfer=transfer), trace())
+
+
+@pytest.mark.parametrize("copies", [True, False])
+@pytest.mark.parametrize(("ranks", "slots"), [(1, 4), (4, 2)])
+def test_kv_between_workers_passes_what_lies_before_the_ports(copies: bool, ranks: int, slots: int) -> None:
+    """Conservation: a shared link is occupied by all that passes it, copies of the same workers among it."""
+    link = {"accelerators": slots, "bandwidth_bytes_per_s": OWN / 2, "ports": True}
+    result = handed_over(host(link), copies=copies, ranks=ranks)
+    worker = plan(host(link), ranks=ranks)
+    token_s = worker.ports[0].law.s_per_token
+    assert token_s == worker.memory.kv_bytes_per_token_per_rank * min(ranks, slots) / (OWN / 2)
+    sent = sum(use.tokens for use in result.kv_transfers[:4])
+    assert sent == sum(use.tokens for use in result.kv_transfers[4:]) > 0
+    for pool, write in ((0, True), (1, False)):
+        used = [use for use in result.links if use.path == "shared" and (use.pool, use.write) == (pool, write)]
+        copied = sum(use.tokens for use in used)
+        assert (copied > 0) == (copies and pool == 0)
+        assert sum(use.busy_s for use in used) == pytest.approx((copied + sent) * token_s)
+        assert all(use.busy_s <= result.makespan_s for use in used)
+    back = [use.busy_s for use in result.links if use.path == "shared" and (use.pool, use.write) == (1, True)]
+    assert not any(back), "nothing is sent out of decode workers"
+
+
+def test_kv_between_workers_comes_no_sooner_over_a_narrower_link() -> None:
+    def ends(bandwidth: float, ports: bool = True, **more: Any) -> Any:
+        link = {"accelerators": 8, "bandwidth_bytes_per_s": bandwidth, "ports": ports}
+        return handed_over(host(link), copies=False, **more).requests.finish_s
+
+    wide, free, narrow = ends(8 * OWN), ends(0.01 * OWN, ports=False), ends(0.01 * OWN)
+    np.testing.assert_allclose(wide, free)
+    assert (narrow - free).sum() > 1.0
+    np.testing.assert_array_equal(ends(0.01 * OWN, over_slots=False), free)
 
 
 def test_slots_that_do_not_divide_a_host_are_refused() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from hisearch.api.deployments.replay import check_classes, pool_costs, slo_for
+from hisearch.api.deployments.replay import check_classes, pool_prices, slo_for
 from hisearch.api.deployments.simulated import SimulatedRun
 from hisearch.api.deployments.tiers import series_of, tier_rows
 from hisearch.api.deployments.workload import generator_of, load_trace
@@ -298,8 +298,8 @@ def simulate_deployment(
     terms = slo_spec.terms if slo_spec is not None else ()
     compiled, stretch = _at_load(compiled, load, generator, seed, terms if carry_on else None)
     result = simulate_fleet(fleet, compiled, seed=seed, horizon_s=horizon_s, load=load, log=log)
-    costs = pool_costs(resolved.hardware, resolved.deployment)
-    cost = mean_cost(costs, resolved.deployment, result.mean_workers)
+    prices = pool_prices(resolved.hardware, resolved.deployment)
+    cost = mean_cost(prices, resolved.deployment, result.present_workers)
     return SimulatedDeployment(
         resolved, compiled, slo_spec, fleet, result, cost, load, seed, horizon_s,
         stretch if math.isinf(horizon_s) else None,
@@ -328,12 +328,12 @@ def _at_load(
 def plan_deployment(resolved: ResolvedDeployment) -> FleetPlan:
     """The deployment's pools, compiled; errors as of ``simulate_deployment``."""
     spec = resolved.deployment
-    fabric, costs = spec.transfer.fabric, pool_costs(resolved.hardware, spec)
+    fabric, prices = spec.transfer.fabric, pool_prices(resolved.hardware, spec)
     return plan_fleet(
         spec,
         [plan_pool(resolved, index) for index in range(len(spec.pools))],
         models={ref: model.spec for ref, model in resolved.served.items()},
-        usd_per_hour=[cost.total / pool.replicas for cost, pool in zip(costs, spec.pools, strict=True)],
+        usd_per_hour=[price.initial.total / price.pool.replicas for price in prices],
         fabric=resolved.hardware.fabrics[fabric].spec if fabric is not None else None,
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hisearch.hardware.price_book import PriceBook
-from hisearch.hardware.prices import CostBreakdown, mean_cost
+from hisearch.hardware.prices import CostBreakdown, PoolPrice, mean_cost
 from hisearch.score.classes import term_without_requests
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.steady_state import Stretch
@@ -96,10 +96,9 @@ def price_book(hardware: Hardware) -> PriceBook:
     )
 
 
-def pool_costs(hardware: Hardware, deployment: DeploymentSpec) -> list[CostBreakdown]:
-    """Cost of each pool with its initial replicas."""
-    book = price_book(hardware)
-    return [book.breakdown(deployment.model_copy(update={"pools": [pool]})) for pool in deployment.pools]
+def pool_prices(hardware: Hardware, deployment: DeploymentSpec) -> list[PoolPrice]:
+    """What each pool costs, by its workers; errors as of ``hardware.prices.deployment_cost``."""
+    return price_book(hardware).pool_prices(deployment)
 
 
 def stated_metrics(score: Score, *, with_slo: bool) -> dict[str, float]:
@@ -153,18 +152,18 @@ class ModelShare:
 class Replay:
     """A deployment with all inputs of its simulation and its score, except a trace.
 
-    costs: of each pool with its initial replicas.
+    prices: of each pool.
     """
 
     deployment: DeploymentSpec
     fleet: FleetPlan
-    costs: Sequence[CostBreakdown]
+    prices: Sequence[PoolPrice]
     slo: SloSpec
 
     @property
     def cost(self) -> CostBreakdown:
         """Its cost with the initial replicas."""
-        return mean_cost(self.costs, self.deployment, [pool.replicas for pool in self.deployment.pools])
+        return mean_cost(self.prices, self.deployment, [((pool.replicas, 1.0),) for pool in self.deployment.pools])
 
     @property
     def plan(self) -> WorkerPlan:
@@ -199,7 +198,7 @@ class Replay:
             model_result = part_of_model(result, number)
             pools = [deployment.pools[p] for p in pool_indices]
             model_deployment = deployment.model_copy(update={"pools": pools})
-            cost = mean_cost([self.costs[p] for p in pool_indices], model_deployment, model_result.mean_workers)
+            cost = mean_cost([self.prices[p] for p in pool_indices], model_deployment, model_result.present_workers)
             score = evaluate(
                 model_result,
                 self.slo.of(model.names),
@@ -242,7 +241,7 @@ class Replay:
 
     def _overall(self, trace: CompiledTrace, result: Result, kept: np.ndarray | None = None) -> Score:
         """The score of all requests; kept: those of the trace's that ``result`` has."""
-        cost = mean_cost(self.costs, self.deployment, result.mean_workers)
+        cost = mean_cost(self.prices, self.deployment, result.present_workers)
         over_window = over_windows(self.fleet, trace)
         return evaluate(
             result,

@@ -14,7 +14,7 @@ from hisearch.api.deployments.replay import (
     ModelShare,
     Replay,
     outcome_counts,
-    pool_costs,
+    pool_prices,
     stated_metrics,
 )
 from hisearch.base.dtypes import I4
@@ -90,7 +90,7 @@ class SimulatedRun(Shown):
     def _replay(self) -> Replay:
         resolved = self.resolved
         return Replay(
-            resolved.deployment, self.fleet, pool_costs(resolved.hardware, resolved.deployment), self.slo or NO_SLO
+            resolved.deployment, self.fleet, pool_prices(resolved.hardware, resolved.deployment), self.slo or NO_SLO
         )
 
     @cached_property

@@ -237,11 +237,11 @@ class StudyResult(Shown):
 
     def replay_of(self, trial: Trial) -> Replay:
         """A trial's deployment, ready to be simulated again."""
-        from hisearch.api.deployments.replay import Replay, pool_costs
+        from hisearch.api.deployments.replay import Replay, pool_prices
 
         deployment = trial.deployment
-        costs = pool_costs(self.resolved.hardware, deployment)
-        return Replay(deployment, self.simulation.fleet(deployment), costs, self.resolved.slo.spec)
+        prices = pool_prices(self.resolved.hardware, deployment)
+        return Replay(deployment, self.simulation.fleet(deployment), prices, self.resolved.slo.spec)
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per trial, as in ``trials.parquet``."""

@@ -173,6 +173,7 @@ NIC = np.dtype(
         ("s_per_token", "f8"),  # of one accelerator's share of a token's KV, over its port
         ("slot_s_per_token", "f8"),  # likewise over its own slot; 0: KV goes another way
         ("copies", "i8"),  # whether copies to host memory use the slot too
+        ("shares", "i8"),  # whether it passes what slots share on the way to the network (Sim.ports)
         ("ranks", "f8"),  # accelerators
         ("last_tokens", "f8"),  # out, pipelined: most tokens still to be sent when the prompt has been computed
         ("free_s", "f8"),

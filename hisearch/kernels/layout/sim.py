@@ -263,8 +263,8 @@ class Sim(Handle):
     trace_paths (W, depth of the trace tree): nodes on the path of the prompt that is computed in chunks, deepest first.
     links: of worker w to the host and back at 2 w and 2 w + 1. Then of each store for writing and reading, except host
         memory of a single worker. Then of each node's network, out and in. Then of what is shared on the way to host
-        memory, into and out of it. shared (W, levels): the link into it that worker w takes, out of it next. Decode
-        workers that write back to another pool's storage have only those to the host and back and of the networks.
+        memory, into and out of it. shared (W, levels): the link into it that worker w takes, out of it next; ports:
+        those that KV between workers takes. Decode workers that write back to another pool's storage lack the stores'.
     store_tiers (tiers of stores,): nearest first. users, users_next, users_end (M,): of a trace node (``foresight``).
     offloading: vLLM's tiers, and the state of their KV connectors, of length 1 where there are none: offloaded (N,),
         fresh (1,): of a request that has not arrived; connectors (W,), notes (2 W,), transfers; stores (S,) with
@@ -326,6 +326,7 @@ class Sim(Handle):
         "server_heap": Array("i4", 1),
         "links": Array(hl.LINK, 1),
         "shared": Array("i4", 2),
+        "ports": Array("i4", 2),
         "log_fetches": Array(hl.FETCH_LOG, 1),
         "offloading": Record(tl.OFFLOADING),
         "offloaded": Array(tl.OFFLOADED, 1),

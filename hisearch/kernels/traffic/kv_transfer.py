@@ -5,8 +5,8 @@ computed KV is sent while the rest is computed. With vLLM and TensorRT-LLM the p
 request goes to a decode worker, which fetches the KV once it has free pages.
 
 KV is transferred over the networks of both workers, each of which serves one transfer after another. DP ranks hold the
-KV of their own requests, and have networks of their own. On its way it passes the slots of both accelerators, in turn
-with their copies to and from host memory.
+KV of their own requests, and have networks of their own. On its way it passes the slots of both accelerators, and what
+neighbouring slots share on the way to the network's ports, in turn with their copies to and from host memory.
 """
 
 from __future__ import annotations
@@ -75,12 +75,21 @@ def _nic(fleet, m, r):
 
 
 @kernel
-def _over_slot(fleet, m, r, nic, back, begin_s, seconds):
-    """Send KV of ``r`` over its accelerators' slots at member ``m`` (``back``: in); returns its end."""
-    if not nic.copies:
-        return begin_s + seconds
+def _over_slot(fleet, m, r, nic, back, begin_s, tokens):
+    """Send KV of ``r`` over its accelerators' slots at member ``m`` (``back``: in), and behind them; returns its end.
+
+    ``tokens``: as many as each accelerator moves its share of.
+    """
+    end = begin_s + tokens * nic.slot_s_per_token
     sim = pools.at(fleet, fleet.members[m].pool)
-    return links.carry(sim, 2 * sim.requests[r].worker + back, begin_s, seconds, 0)
+    if nic.copies:
+        end = links.carry(sim, 2 * sim.requests[r].worker + back, begin_s, tokens * nic.slot_s_per_token, 0)
+    if nic.shares:
+        for level in range(sim.ports.shape[1]):
+            k = sim.ports[sim.requests[r].worker, level] + back
+            link = sim.links[k]
+            end = max(end, links.carry(sim, k, begin_s, link.base_s + tokens * link.s_per_token, 0))
+    return end
 
 
 @kernel
@@ -100,8 +109,8 @@ def _move(fleet, r, now):
         last = base + min(hand.tokens, out.last_tokens) * transfer.layer_share * pace
         end = max(max(hand.ready_s, out.free_s, into.free_s) + seconds, now + last)
     begin_s = hand.ready_s if transfer.pipelined else now
-    end = max(end, _over_slot(fleet, hand.source, r, out, 0, begin_s, times * hand.tokens * out.slot_s_per_token))
-    end = max(end, _over_slot(fleet, hand.target, r, into, 1, begin_s, hand.tokens * into.slot_s_per_token))
+    end = max(end, _over_slot(fleet, hand.source, r, out, 0, begin_s, times * hand.tokens))
+    end = max(end, _over_slot(fleet, hand.target, r, into, 1, begin_s, hand.tokens))
     for nic in (out, into):
         nic.free_s = end
         nic.busy_s += seconds

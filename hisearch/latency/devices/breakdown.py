@@ -6,8 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisearch.latency.devices.work import Load
+from hisearch.latency.devices.work import Load, Measure
 from hisearch.latency.devices.worker import DeviceWorker
+from hisearch.specs.machines.devices import ACCELERATOR
+
+#: Where collectives take their seconds, and their joules.
+COLLECTIVES: dict[Measure, str] = {"seconds": ACCELERATOR, "joules": "link"}
 
 #: Operator name of stages without an operator.
 TRANSFER = "transfers"
@@ -33,15 +37,16 @@ def by_operator(worker: DeviceWorker, load: Load) -> list[OperatorShare]:
     """
     totals: dict[tuple[str, str], list[float]] = {}
     layers = worker.model.layers
-    for index, measure in enumerate(("seconds", "joules")):
-        stages = [(stage, layers) for stage in worker.stages(load, measure)]  # type: ignore[arg-type]
+    measures: tuple[Measure, ...] = ("seconds", "joules")
+    for index, measure in enumerate(measures):
+        stages = [(stage, layers) for stage in worker.stages(load, measure)]
         if float(load.sequences[0]) > 0:
-            stages += [(stage, 1) for stage in worker.sequence_stages(load.sequences, measure)]  # type: ignore[arg-type]
+            stages += [(stage, 1) for stage in worker.sequence_stages(load.sequences, measure)]
         for stage, times in stages:
             key = (stage.operator, stage.station) if stage.operator else (TRANSFER, "link")
             totals.setdefault(key, [0.0, 0.0])[index] += times * float(np.ravel(stage.seconds)[0])
-    embedding_s = float(np.ravel(worker.collectives.embedding_s(load.tokens))[0])
-    if embedding_s:
-        totals.setdefault(("collectives", "accelerator"), [0.0, 0.0])[0] += embedding_s
+        embedding = float(np.ravel(worker.collectives.embedding(load.tokens, measure))[0])
+        if embedding:
+            totals.setdefault(("collectives", COLLECTIVES[measure]), [0.0, 0.0])[index] += embedding
     shares = [OperatorShare(*key, *values) for key, values in totals.items()]
     return sorted(shares, key=lambda share: -share.seconds)

@@ -74,7 +74,8 @@ class Device:
 
     seconds, joules: None for memory only.
     kind: its component in energy figures.
-    pim: whether attention on it leaves scores to be normalised; softmax_scores_per_s: by its own units, if any.
+    leaves_scores: whether the law of its attention leaves scores to be normalised, as PIM's does; measured attention
+        is all of it. softmax_scores_per_s: what its own units normalise of them, if any.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Device:
     joules: Law | None
     memory_bytes_per_s: float
     link_j_per_byte: float = 0.0
-    pim: bool = False
+    leaves_scores: bool = False
     softmax_scores_per_s: float | None = None
 
 
@@ -130,6 +131,7 @@ def attached_device(
     seconds: Law | None = None
     joules: Law | None = None
     scores_per_s: float | None = None
+    leaves_scores = spec.pim is not None
     if spec.pim is not None:
         pim = _mapped_pim(name, spec.pim, entry)
         seconds = PimLaw(pim, kv_heads)
@@ -161,8 +163,9 @@ def attached_device(
             raise DevicesRefused(
                 f"attached.{name}", f"{entry.device} has no law of energy: its measured operators need energy_j"
             )
+        leaves_scores = leaves_scores and "decode_attention" not in tables.seconds
         seconds, joules = MeasuredLaw(tables.seconds, seconds), MeasuredLaw(tables.joules, joules)
-    return Device(name, spec.kind, seconds, joules, bandwidth, spec.link_j_per_byte, spec.pim is not None, scores_per_s)
+    return Device(name, spec.kind, seconds, joules, bandwidth, spec.link_j_per_byte, leaves_scores, scores_per_s)
 
 
 def _whole(name: str, what: str, of_device: int, entry: AttachedDeviceSpec) -> int:

@@ -129,7 +129,7 @@ def compose(
             split,
             fitted.collectives if fitted is not None else peer_collectives(profile, accelerator),
             fitted is not None,
-            Network.of(spec.network, profile.all_reduce.bandwidth) if spec.network is not None else None,
+            _network(spec, accelerator, profile),
         ),
     )
     chosen = _mapped(plain, accelerator)
@@ -143,6 +143,12 @@ def compose(
         )
     _check_links(mapped)
     return mapped
+
+
+def _network(spec: DevicesSpec, accelerator: AcceleratorSpec, profile: LatencyProfileSpec) -> Network | None:
+    if spec.network is None:
+        return None
+    return Network.of(spec.network, profile.all_reduce.bandwidth, accelerator.peer_link.energy_j_per_byte)
 
 
 def _afd(

@@ -12,6 +12,7 @@ When a phase runs on another device than the one before, its operands cross the 
 new KV for attention, hidden states for the others. KV on another device than its attention crosses too, overlapped with
 the attention: the longer of the two counts. A transfer takes latency + bytes / bandwidth, of the narrowest of the link
 and the memories at its ends. Where PIM leaves softmax to the accelerator, scores and probabilities cross the link.
+Decode attention that was measured on it has its softmax.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from hisearch.latency.devices.work import (
     SOFTMAX,
     AttentionHeads,
     Load,
+    Measure,
     Work,
     decode_work,
     operator_work,
@@ -46,7 +48,6 @@ from hisearch.specs.machines.devices import ACCELERATOR, DevicesSpec, OperatorNa
 from hisearch.specs.machines.hardware import LinkSpec
 from hisearch.specs.models.model import ModelSpec
 
-Measure = Literal["seconds", "joules"]
 ProductFamily = OperatorName | Literal["elementwise"]
 
 #: Name of the accelerator's slot in stations.
@@ -75,7 +76,7 @@ class DeviceLayer:
 
     map: family -> device. kv: device of the KV cache. links: by the two names that they join; in_slot: those that pass
     the accelerator's slot.
-    collectives: seconds of the collectives and embedding of all layers, by tokens.
+    collectives: of all layers, the embedding and the logits, by tokens.
     streamed: for each entry, (layers, bytes of a layer, device).
     afd: attention-FFN disaggregation; None: without.
     ffn_bytes_per_rank: weights that an attention rank would hold without it.
@@ -105,8 +106,7 @@ class DeviceLayer:
         origin = self.map["projections"]
         layers = float(self.model.layers)
         stages += self._products(load, "projections", measure, after=False)
-        if measure == "seconds":
-            stages.append(Stage(ACCELERATOR, self.collectives.layer_s(load.tokens), "collectives"))
+        stages += self._collectives(self.collectives.layer(load.tokens, measure), measure)
         stages.append(self._elementwise(load, measure))
         prefill = np.asarray(self._prefill(load, measure) / layers)
         decode = np.asarray(self._decode(load, measure) / layers)
@@ -220,9 +220,13 @@ class DeviceLayer:
         logits = sequences * self.model.vocab_size * ACTIVATION_BYTES
         stages += self._move(ACCELERATOR, head_device, hidden, measure)
         stages += self._move(head_device, ACCELERATOR, logits, measure)
+        return [*stages, *self._collectives(self.collectives.logits(sequences, measure), measure)]
+
+    def _collectives(self, cost: F8, measure: Measure) -> list[Stage]:
+        """Collectives keep the accelerator busy; their joules are the network's links', where there is a network."""
         if measure == "seconds":
-            stages.append(Stage(ACCELERATOR, self.collectives.logits_s(sequences), "collectives"))
-        return stages
+            return [Stage(ACCELERATOR, cost, "collectives")]
+        return [Stage("link", cost, "collectives")] if self.collectives.network is not None else []
 
     def _products(self, load: Load, family: OperatorName, measure: Measure, after: bool | None = None) -> list[Stage]:
         """Stages of a family's products in the mean layer; ``after``: only those after (False: before) attention."""
@@ -328,8 +332,8 @@ class DeviceLayer:
 
     def _softmax(self, device: str, load: Load, share: float, measure: Measure) -> list[Stage]:
         """Softmax of decodes whose scores PIM makes: by its own units, or on the accelerator and back."""
-        scores_per_s, on_pim = self.devices[device].softmax_scores_per_s, self.devices[device].pim
-        if not on_pim:
+        scores_per_s = self.devices[device].softmax_scores_per_s
+        if not self.devices[device].leaves_scores:
             return []
         shape = self.attention
         windowed = np.minimum(load.context, load.sequences * float(shape.window_tokens))

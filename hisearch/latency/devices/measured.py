@@ -4,7 +4,7 @@ Columns of the file, in any order:
 
     operator    name of a weight matrix (qkv_proj, o_proj, gate_up_proj, down_proj, lm_head …) or of an elementwise
                 operator (norms, activation …), named as in ``hisearch.latency.parameters`` and ``operators``;
-                or prefill_attention, decode_attention
+                or prefill_attention, decode_attention: from queries to outputs, softmax included
     tokens      of the step; sequences for lm_head and decode_attention; new tokens of one chunk for prefill_attention
     context     for attention: tokens that decodes read in all, or tokens before the chunk; else empty
     context_each    optional, for decode_attention in place of context: tokens that each decode reads, as profilers

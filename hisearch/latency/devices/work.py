@@ -28,6 +28,9 @@ from hisearch.latency.sharding import Shard
 from hisearch.specs.base import DType
 from hisearch.specs.models.model import ModelSpec
 
+#: What is asked of a stage, an operator or a collective.
+Measure = Literal["seconds", "joules"]
+
 WorkKind = Literal["product", "elementwise", "prefill_attention", "decode_attention"]
 
 

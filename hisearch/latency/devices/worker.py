@@ -14,8 +14,8 @@ import numpy as np
 from hisearch.base.dtypes import F8
 from hisearch.latency.devices.afd import FFN
 from hisearch.latency.devices.flow import Stage, overlapped_s, serial_s, station_seconds
-from hisearch.latency.devices.layer import DeviceLayer, Measure
-from hisearch.latency.devices.work import Load
+from hisearch.latency.devices.layer import DeviceLayer
+from hisearch.latency.devices.work import Load, Measure
 from hisearch.specs.machines.devices import ACCELERATOR
 
 
@@ -38,9 +38,10 @@ class DeviceWorker(DeviceLayer):
 
     @property
     def components(self) -> list[str]:
-        """Components of its energy: kinds of device, and ``link`` with several devices."""
+        """Components of its energy: kinds of device, and ``link`` with several devices or a network."""
         kinds = list(dict.fromkeys(device.kind for device in self.devices.values()))
-        return [*kinds, "link"] if len(self.devices) > 1 else kinds
+        linked = len(self.devices) > 1 or self.collectives.network is not None
+        return [*kinds, "link"] if linked else kinds
 
     def ranks_of(self, component: str, ranks: int) -> float:
         """Factor from one rank's joules of a component to a worker of ``ranks``."""
@@ -80,7 +81,7 @@ class DeviceWorker(DeviceLayer):
     def shared_s(self, tokens: F8) -> F8:
         """The part of ``step`` that a stage's attention groups share; ``tokens``: of each group."""
         stages = self._ffns(Load(tokens, *[np.zeros(np.shape(tokens))] * 4), "seconds")
-        exchanged = self.model.ffn_count * self.collectives.shared_layer_s(tokens)
+        exchanged = self.model.ffn_count * self.collectives.shared_layer(tokens)
         return np.asarray(serial_s(stages, self.model.layers) + exchanged)
 
     def _jobs(self, load: Load) -> F8:
@@ -88,7 +89,7 @@ class DeviceWorker(DeviceLayer):
 
     def _serial_s(self, load: Load) -> F8:
         stages = self.stages(load)
-        total = serial_s(stages, self.model.layers) + self.collectives.embedding_s(load.tokens)
+        total = serial_s(stages, self.model.layers) + self.collectives.embedding(load.tokens)
         return self._waited_s(total, load, stages, 1.0)
 
     def _overlapped_s(self, load: Load) -> F8:
@@ -96,7 +97,7 @@ class DeviceWorker(DeviceLayer):
         stages, parts = self.stages(load.part(jobs)), self.collectives.split.pipeline
         # A pipeline stage passes its batch on undivided.
         passed = parts * overlapped_s(stages, self.model.layers / parts, jobs)
-        return self._waited_s(passed + self.collectives.embedding_s(load.tokens), load, stages, jobs)
+        return self._waited_s(passed + self.collectives.embedding(load.tokens), load, stages, jobs)
 
     def _waited_s(self, total: F8, load: Load, stages: list[Stage], jobs: F8 | float) -> F8:
         """``total`` of all layers, plus their waits for weights read while the layer before runs.
@@ -138,6 +139,8 @@ class DeviceWorker(DeviceLayer):
         """Joules of all layers for a load that is one of ``jobs``; streamed weights cross once per step."""
         by_component = self._by_component(self.stages(load, "joules"), np.zeros(np.shape(load.tokens)))
         by_component = {name: joules * self.model.layers for name, joules in by_component.items()}
+        if self.collectives.network is not None:
+            by_component["link"] = by_component["link"] + self.collectives.embedding(load.tokens, "joules")
         for layers, moved, name in self.streamed:
             by_component["link"] = (
                 by_component["link"] + layers * moved * self.link_j_per_byte(name, ACCELERATOR) / jobs

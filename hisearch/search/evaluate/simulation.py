@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from hisearch.hardware.price_book import PriceBook
-from hisearch.hardware.prices import CostBreakdown, ffn_host_name, mean_cost
+from hisearch.hardware.prices import ffn_host_name, mean_cost
 from hisearch.latency.costs import CompiledCosts
 from hisearch.latency.device_memory.plan import DoesNotFit, MemoryPlan
 from hisearch.latency.sharding import InvalidParallelism
@@ -24,7 +24,7 @@ from hisearch.search.model.job import Evaluation, Job
 from hisearch.simulate.draft_use import token_costs
 from hisearch.simulate.engine import GiveUp
 from hisearch.simulate.plans.agent_memory import AgentsRefused
-from hisearch.simulate.plans.draw import WorkerHardware, ffn_accelerator_name, idle_draw, worker_devices
+from hisearch.simulate.plans.draw import WorkerHardware, ffn_accelerator_name, idle_draw, shared_draws, worker_devices
 from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.fleet_plan import plan_fleet
 from hisearch.simulate.plans.plan import WorkerPlan, plan_pool_memory, plan_worker
@@ -133,7 +133,7 @@ class Simulation:
         hardware = self._hardware(pool)
         devices = worker_devices(pool, self._world.devices, hardware.ffn, hardware.host)
         costs, power = idle_draw(plan.costs, pool, self._world.model, hardware, devices)
-        return replace(plan, costs=costs, power=power)
+        return replace(plan, costs=costs, power=power, shared_draws=shared_draws(pool, hardware, devices))
 
     def evaluate(self, job: Job) -> Evaluation:
         """Simulate a job and score it, with its capacity if the study asks for it.
@@ -309,22 +309,15 @@ class Simulation:
             deployment if whole else without_replicas(deployment, self._world.replicas_down),
             [self.plan(pool) for pool in deployment.pools],
             models=dict.fromkeys(deployment.model_refs, self._world.model),
-            usd_per_hour=[cost.total / pool.replicas for cost, pool in self._costs_of_pools(deployment)],
+            usd_per_hour=[price.initial.total / price.pool.replicas for price in self.book.pool_prices(deployment)],
             fabric=self._world.fabrics[fabric] if fabric is not None else None,
         )
 
-    def _costs_of_pools(self, deployment: DeploymentSpec) -> list[tuple[CostBreakdown, PoolSpec]]:
-        """Price of each pool with its initial replicas."""
-        return [
-            (self.book.breakdown(deployment.model_copy(update={"pools": [pool]})), pool) for pool in deployment.pools
-        ]
-
     def _paid_usd_per_hour(self, deployment: DeploymentSpec, result: Result) -> float:
-        """Dollars per hour of the mean number of workers."""
+        """Dollars per hour of the workers that were there."""
         if all(pool.autoscale is None and not pool.schedule for pool in deployment.pools):
             return self.usd_per_hour(deployment)
-        costs = [cost for cost, _ in self._costs_of_pools(deployment)]
-        return mean_cost(costs, deployment, result.mean_workers).total
+        return mean_cost(self.book.pool_prices(deployment), deployment, result.present_workers).total
 
     def replay(self, deployment: DeploymentSpec, trace: CompiledTrace, load: float = 1.0) -> Result:
         """Simulate a deployment on another trace, at ``load`` times the study's own.

@@ -176,6 +176,7 @@ def _nics(plan: FleetPlan) -> Any:
         if transfer.over_slots:
             mine["slot_s_per_token"] = moved / pool.plan.slot_bytes_per_s
             mine["copies"] = pool.plan.movement is not None
+            mine["shares"] = len(pool.plan.ports) > 0
         mine["ranks"] = pool.ranks / pool.networks
         mine["last_tokens"] = pool.plan.engine.chunk_tokens
         rows.append(mine)

@@ -55,7 +55,7 @@ def arrays(plan: WorkerPlan, trace: TraceArrays, workers: int, node_limit: int) 
         "fetches": np.zeros(10 * (len(trace.arrival_s) + workers) if storage else 1, hl.FETCH).view(np.recarray),
         "lookups": np.zeros(len(trace.arrival_s) if storage else 1, hl.LOOKUP).view(np.recarray),
         "links": links,
-        "shared": _shared(plan, len(links), workers),
+        **_shared(plan, len(links), workers),
         **_user_arrays(plan, trace),
     }
 
@@ -172,13 +172,14 @@ def shares_memory(plan: WorkerPlan) -> bool:
 class SharedLevel(NamedTuple):
     """Links of one kind that schedulers share on the way to host memory: their laws, and which one each takes (W,).
 
-    path: as in ``LinkUse``.
+    path: as in ``LinkUse``. ports: KV between workers passes them too.
     """
 
     path: str
     into: TransferLaw
     out: TransferLaw
     index: Any
+    ports: bool = False
 
     @property
     def links(self) -> int:
@@ -187,39 +188,56 @@ class SharedLevel(NamedTuple):
 
 
 def shared_levels(plan: WorkerPlan, workers: int) -> list[SharedLevel]:
-    """What ``workers`` schedulers share on the way to host memory, nearest first."""
-    if plan.movement is None:
-        return []
+    """What ``workers`` schedulers share on the way to host memory, nearest first; without copies, to the network."""
     own, split = np.arange(workers), plan.split
     worker = own // plan.schedulers
     levels: list[SharedLevel] = []
     if shares_memory(plan):
         levels.append(SharedLevel("memory", plan.tiers[0].write, plan.tiers[0].read, worker))
     ranks = scheduler_ranks(split)
-    for link in plan.movement.shared:
+    for link in plan.ports if plan.movement is None else plan.movement.shared:
         node, place = worker // plan.workers_per_node, worker % plan.workers_per_node
         slot = place * split.ranks + (own % plan.schedulers) * ranks * (split.attention_data > 1)
         # A worker that fills a node has its resources alone; those of its ranks are alike.
         per_node = -(-(plan.workers_per_node * split.ranks) // link.slots)
-        levels.append(SharedLevel("shared", link.law, link.law, node * per_node + slot // link.slots))
+        levels.append(SharedLevel("shared", link.law, link.law, node * per_node + slot // link.slots, link.ports))
     return levels
 
 
-def _shared(plan: WorkerPlan, links: int, workers: int) -> Any:
-    """Link into what scheduler w shares on each level, shape (W, levels); out is next. They lie behind all others."""
-    rows, first = [], links
+def _shared(plan: WorkerPlan, links: int, workers: int) -> dict[str, Any]:
+    """Link into what scheduler w shares on each level, shape (W, levels); out is next. They lie behind all others.
+
+    Returns:
+        ``shared``: by its copies; ``ports``: by KV between workers.
+    """
+    shared, ports, first = [], [], links
     for level in reversed(shared_levels(plan, workers)):
         first -= 2 * level.links
-        rows.append(first + 2 * level.index)
-    return np.ascontiguousarray(np.array(rows[::-1], np.int32).reshape(len(rows), workers).T)
+        shared += [first + 2 * level.index] if plan.movement is not None else []
+        ports += [first + 2 * level.index] if level.ports else []
+    return {
+        name: np.ascontiguousarray(np.array(rows[::-1], np.int32).reshape(len(rows), workers).T)
+        for name, rows in (("shared", shared), ("ports", ports))
+    }
 
 
 def link_array(plan: WorkerPlan, workers: int) -> Any:
     """All links, in the order of ``layout.Sim``."""
+    laws = _laws(plan, workers)
+    for level in shared_levels(plan, workers):
+        laws += [level.into, level.out] * level.links
+    links = np.zeros(len(laws), hl.LINK).view(np.recarray)
+    links["base_s"] = [law.base_s for law in laws]
+    links["s_per_token"] = [law.s_per_token for law in laws]
+    return links
+
+
+def _laws(plan: WorkerPlan, workers: int) -> list[TransferLaw]:
+    """Of all links but those that schedulers share."""
     movement = plan.movement
     if movement is None:
         # What agents' objects travel on; how long they take is their own.
-        return np.zeros(2 * workers, hl.LINK).view(np.recarray)
+        return [TransferLaw()] * (2 * workers)
     host = plan.tiers[0]
     laws = [_both(movement.host_write, host.write), _both(movement.host_read, host.read)] * workers
     if movement.kv_connector == "lmcache":
@@ -233,9 +251,4 @@ def link_array(plan: WorkerPlan, workers: int) -> Any:
         assert movement.network_read is not None
         assert movement.network_write is not None
         laws += [movement.network_write, movement.network_read] * math.ceil(workers / plan.schedulers_per_node)
-    for level in shared_levels(plan, workers):
-        laws += [level.into, level.out] * level.links
-    links = np.zeros(len(laws), hl.LINK).view(np.recarray)
-    links["base_s"] = [law.base_s for law in laws]
-    links["s_per_token"] = [law.s_per_token for law in laws]
-    return links
+    return laws

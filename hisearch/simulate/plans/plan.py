@@ -23,14 +23,14 @@ from hisearch.latency.sharding import Parallelism
 from hisearch.simulate.plans import lora as lora_plans
 from hisearch.simulate.plans.agent_memory import plan_agents, with_adapters, with_disk
 from hisearch.simulate.plans.agent_plan import AgentPlan
-from hisearch.simulate.plans.draw import WorkerHardware, idle_draw, worker_devices
+from hisearch.simulate.plans.draw import SharedDraw, WorkerHardware, idle_draw, shared_draws, worker_devices
 from hisearch.simulate.plans.grammar_plan import GrammarPlan, plan_grammars
 from hisearch.simulate.plans.groups_plan import GroupsPlan, StatesPlan, WindowsPlan
 from hisearch.simulate.plans.lora_plan import LoraPlan
 from hisearch.simulate.plans.refusals import check_formats, check_simulated, check_split
 from hisearch.simulate.plans.speculation_plan import SpeculationPlan, plan_speculation
-from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan
-from hisearch.simulate.plans.tiers import Tiers, plan_tiers
+from hisearch.simulate.plans.tier_plan import MovementPlan, SharedLink, TierPlan
+from hisearch.simulate.plans.tiers import Tiers, plan_tiers, shared_links
 from hisearch.specs.deployments.deployment import EngineSpec, PoolSpec
 from hisearch.specs.machines.devices import DeviceSpec
 from hisearch.specs.machines.hardware import AcceleratorSpec, HostSpec, MediumSpec
@@ -59,7 +59,8 @@ class WorkerPlan:
     groups: of KV blocks, under vLLM; None: a single group without a window.
     windows, states: SGLang's second pool. speculation: drafted tokens. kernel_compile_s: see ``latency.host``.
     slot_bytes_per_s: of each accelerator's slot, one direction, as its host link attains it. peer_bytes_per_s: of its
-    links to accelerators of other workers, likewise.
+    links to accelerators of other workers, likewise. shared_draws: of hardware that the pool's workers share.
+    ports: what they share on the way to the network.
     """
 
     engine: EngineSpec
@@ -84,6 +85,8 @@ class WorkerPlan:
     kernel_compile_s: float = 0.0
     slot_bytes_per_s: float = math.inf
     peer_bytes_per_s: float = math.inf
+    shared_draws: tuple[SharedDraw, ...] = ()
+    ports: tuple[SharedLink, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -194,7 +197,8 @@ def plan_worker(
     )  # fmt: skip
     costs = with_adapters(price(model=model, weight_dtype=pool.weight_dtype), pool, model, accelerator)
     costs = with_drafter(costs, model, pool.weight_dtype or model.weight_dtype, engine, price)
-    costs, power = idle_draw(costs, pool, model, WorkerHardware(accelerator, host, ffn_accelerator, ffn_host), attached)
+    hardware = WorkerHardware(accelerator, host, ffn_accelerator, ffn_host)
+    costs, power = idle_draw(costs, pool, model, hardware, attached)
     kv = memory.kv_groups
     longest = model.max_context_tokens
     if kv is not None:
@@ -227,6 +231,8 @@ def plan_worker(
         kernel_compile_s=kernel_compile_s(model, engine),
         slot_bytes_per_s=accelerator.host_link.bandwidth_bytes_per_s,
         peer_bytes_per_s=accelerator.worker_link.bandwidth_bytes_per_s,
+        shared_draws=shared_draws(pool, hardware, attached),
+        ports=tuple(link for link in shared_links(pool, memory, host) if link.ports),
     )
 
 

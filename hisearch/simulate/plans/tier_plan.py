@@ -60,11 +60,13 @@ class TierPlan:
 class SharedLink:
     """What the ranks of neighbouring slots share on their way to host memory.
 
-    slots: that share one of it. law: of a token's KV of one scheduler of the worker, in either direction.
+    slots: that share one of it. law: of a token's KV of one scheduler of the worker, in either direction. ports: KV
+    between workers passes it too.
     """
 
     slots: int
     law: TransferLaw
+    ports: bool = False
 
 
 @dataclass(frozen=True)

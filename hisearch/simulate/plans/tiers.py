@@ -208,7 +208,7 @@ def _movement_plan(
         host_write=link,
         network_read=network,
         network_write=network,
-        shared=_shared_links(pool, memory, host),
+        shared=shared_links(pool, memory, host),
         layers=model.layers,
         writes_back_output=pool.role == "decode",
         # A single rank runs in the scheduler's process (vLLM: config.parallel, v1.executor.uniproc_executor).
@@ -216,7 +216,7 @@ def _movement_plan(
     )
 
 
-def _shared_links(pool: PoolSpec, memory: MemoryPlan, host: HostSpec | None) -> tuple[SharedLink, ...]:
+def shared_links(pool: PoolSpec, memory: MemoryPlan, host: HostSpec | None) -> tuple[SharedLink, ...]:
     """The host's shared links; each carries what as many ranks of a scheduler as lie behind it move at once."""
     ranks = scheduler_ranks(pool.parallelism)
     return tuple(
@@ -226,6 +226,7 @@ def _shared_links(pool: PoolSpec, memory: MemoryPlan, host: HostSpec | None) -> 
                 link.latency_s,
                 memory.kv_bytes_per_token_per_rank * min(ranks, link.accelerators) / link.bandwidth_bytes_per_s,
             ),
+            link.ports,
         )
         for link in (host.shared if host is not None else [])
     )

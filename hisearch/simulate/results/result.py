@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +35,19 @@ def _mean_workers(begun_s: F8, gone_s: F8, start_s: float, end_s: float) -> floa
     until = np.fmin(np.where(np.isnan(gone_s), end_s, gone_s), end_s)
     spans = np.maximum(until - np.maximum(begun_s, start_s), 0.0)
     return float(spans[begun].sum() / (end_s - start_s))
+
+
+def _present(begun_s: F8, gone_s: F8, start_s: float, end_s: float) -> tuple[tuple[int, float], ...]:
+    """(workers, share of the time with so many) between two times; arguments as of ``_mean_workers``."""
+    begun = ~np.isnan(begun_s)
+    if end_s <= start_s or (np.isnan(gone_s) & (begun_s <= start_s))[begun].all():
+        return ((int((begun_s[begun] <= start_s).sum()), 1.0),)
+    gone = np.where(np.isnan(gone_s), end_s, gone_s)[begun]
+    bounds = np.clip(np.concatenate((begun_s[begun], gone, [start_s, end_s])), start_s, end_s)
+    changes = np.concatenate((np.ones(len(gone)), -np.ones(len(gone)), [0.0, 0.0])).astype(int)
+    order = np.argsort(bounds, kind="stable")
+    counts, lengths = np.cumsum(changes[order])[:-1], np.diff(bounds[order]) / (end_s - start_s)
+    return tuple((int(n), float(lengths[counts == n].sum())) for n in np.unique(counts[lengths > 0]))
 
 
 @dataclass(frozen=True)
@@ -101,13 +115,21 @@ class Result:
         """Paid workers of each pool, on average over the makespan."""
         if not np.isfinite(self.requests.arrival_s).any():
             return tuple(float(pool.workers) for pool in self.pools)
+        return tuple(_mean_workers(*span) for span in self._spans())
+
+    @property
+    def present_workers(self) -> tuple[tuple[tuple[int, float], ...], ...]:
+        """Paid workers of each pool over the makespan: numbers of them, and the share of the time with so many."""
+        if not np.isfinite(self.requests.arrival_s).any():
+            return tuple(((pool.workers, 1.0),) for pool in self.pools)
+        return tuple(_present(*span) for span in self._spans())
+
+    def _spans(self) -> Iterator[tuple[F8, F8, float, float]]:
+        """For each pool, when its workers began and went, and the makespan's bounds, seconds."""
         start_s = float(np.nanmin(self.requests.arrival_s))
-        means = []
         for pool in self.pools:
             mine = slice(pool.first_worker, pool.first_worker + pool.workers)
-            begun, gone = self.workers.begun_s[mine], self.workers.gone_s[mine]
-            means.append(_mean_workers(begun, gone, start_s, start_s + self.makespan_s))
-        return tuple(means)
+            yield self.workers.begun_s[mine], self.workers.gone_s[mine], start_s, start_s + self.makespan_s
 
     @property
     def worker_kv_tokens(self) -> I8:

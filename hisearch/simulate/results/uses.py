@@ -258,9 +258,9 @@ class PoolUse:
         name, role: as in the deployment.
         first_worker, workers: index of the first one, and their number.
         kv_capacity_tokens: of a worker, or of each of its DP ranks. idle_w: idle power of a worker's accelerators,
-            watts. power: its other draw. model: that it serves. tier_energy: of moving a token's KV, by tier, nearest
-            first. far_hit_tokens, fetches_ahead: of its workers, as in ``Result``. attached_idle_w: of idle_w, that of
-            attached devices.
+            watts. power: its other draw; both on average where workers that share hardware come and go. model: that it
+            serves. tier_energy: of moving a token's KV, by tier, nearest first. far_hit_tokens, fetches_ahead: of its
+            workers, as in ``Result``. attached_idle_w: of idle_w, that of attached devices.
     """
 
     name: str

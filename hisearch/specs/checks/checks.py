@@ -94,8 +94,11 @@ def cpu_memory_note(
 def cpu_problem(
     pool: PoolSpec, block: DevicesSpec, devices: Mapping[str, DeviceSpec], host_name: str, host: HostSpec
 ) -> str:
-    """Why a host has too few CPUs for those attached to the accelerators in its slots; "" where it has enough."""
-    accelerators = min(pool.parallelism.ranks * pool.replicas, host.accelerators)
+    """Why a host has too few CPUs for those attached to the accelerators in its slots; "" where it has enough.
+
+    Of pools whose replicas change, when they are most.
+    """
+    accelerators = min(pool.parallelism.ranks * pool.most_replicas, host.accelerators)
     cpus = sum(entry.whole(accelerators) for entry in block.attached.values() if devices[entry.device].kind == "cpu")
     if host.cpu_sockets is None or cpus <= host.cpu_sockets:
         return ""

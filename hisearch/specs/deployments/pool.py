@@ -154,6 +154,12 @@ class PoolSpec(Strict):
         return self.replicas * self.parallelism.ranks
 
     @property
+    def most_replicas(self) -> int:
+        """Most replicas that an autoscaler or a schedule may ask for."""
+        limits = [self.autoscale.max_replicas] if self.autoscale is not None else []
+        return max(self.replicas, *limits, *(step.replicas for step in self.schedule), 0)
+
+    @property
     def kv_connector(self) -> KvConnectorName:
         """What moves KV between the tiers, with the engine's default filled in."""
         return kv_connector_of(self.engine.name, self.movement)

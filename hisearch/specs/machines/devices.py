@@ -64,7 +64,7 @@ class PimSpec(Strict):
     softmax_scores_per_s: Positive | None = Field(
         None,
         description="Attention scores that units of its own normalise; the accelerator does it where absent, and "
-        "scores and probabilities cross the link.",
+        "scores and probabilities cross the link. Without effect on decode attention that operators has.",
     )
     mapping: PimMapping = Field(
         "heads",
@@ -98,7 +98,7 @@ class DeviceSpec(Strict):
     operators: str | None = Field(
         None,
         description="CSV of measured or simulated operators of one device, latencies and joules, which come before its "
-        "law or stand in for one (docs/hardware.md).",
+        "law or stand in for one (docs/hardware.md). decode_attention has its softmax, wherever that ran.",
     )
     link: LinkSpec | None = Field(None, description="To the accelerator that it is attached to; none where absent.")
     idle_w: NonNegative = Field(description="Draw when idle.")
@@ -277,6 +277,11 @@ class DimensionSpec(Strict):
     ranks: Count = Field(description="Along it.")
     bandwidth_bytes_per_s: Positive = Field(description="Of each rank in this dimension, one direction, all its links.")
     latency_s: NonNegative = Field(description="Of one hop.")
+    energy_j_per_byte: NonNegative | None = Field(
+        None,
+        description="Of a byte over one hop, both ends together. The accelerator's peer link's where absent; of a "
+        "switch, whose two hops are such a link, half of it.",
+    )
     oversubscription: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         1.0, description="switch: how much less its core carries than its ports."
     )

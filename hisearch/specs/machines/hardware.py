@@ -186,6 +186,11 @@ class SharedLinkSpec(Strict):
     accelerators: Count = Field(description="Slots that share one of it; they divide the host's.")
     bandwidth_bytes_per_s: Positive = Field(description="Of one of it, one direction, for all of them together.")
     latency_s: NonNegative = Field(0.0, description="Of a transfer through it.")
+    ports: bool = Field(
+        False,
+        description="Whether the network's ports lie behind it: KV between workers then passes it, but over NVLink. "
+        "false: they are next to the slots, behind the same switch.",
+    )
 
 
 class HostSpec(Strict):

@@ -46,7 +46,7 @@ def test_a_step_event_by_event(model, attention, ffn, micro_batches):
     round_ = [attention_visit, *stages[first:]]
     assert all(name != "accelerator" for name, _ in stages[first:])
     expected = makespan_s(_merged(round_) * model.layers, [1.0] * micro_batches)
-    assert law.step(load)[0] == pytest.approx(expected + law.collectives.embedding_s(load.tokens)[0], rel=1e-9)
+    assert law.step(load)[0] == pytest.approx(expected + law.collectives.embedding(load.tokens)[0], rel=1e-9)
 
 
 def _merged(steps):
@@ -154,7 +154,7 @@ class TestAttentionOnPim:
         law = self.law()
         load = decodes(64, 2000)
         stages = law.stages(load.part(2.0))
-        expected = overlapped_s(stages, 80, 2.0) + law.collectives.embedding_s(load.tokens)
+        expected = overlapped_s(stages, 80, 2.0) + law.collectives.embedding(load.tokens)
         assert law.step(load) == pytest.approx(expected)
 
     def test_kv_lies_there(self):

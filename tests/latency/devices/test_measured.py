@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from devices_catalogue import A6000, NPU_DEVICE, ROOFLINE, compiled
+from devices_catalogue import A6000, NPU_DEVICE, PIM, ROOFLINE, SELF_PIM, compiled
 from latency_catalogue import LLAMA_8B, VLLM
 
 from hisearch.latency.devices.breakdown import by_operator
@@ -114,6 +114,22 @@ def test_a_device_is_its_operators_latencies_and_joules(tmp_path):
     latency_us = 200 + 3000 * share[0] + share[1] * (200 + 3000 * share[0])
     assert step_of(devices, "seconds")["decode_attention"] == pytest.approx(32 * latency_us * 1e-6)
     assert step_of(devices, "joules")["decode_attention"] == pytest.approx(32 * latency_us * 0.2e-6)
+
+
+@pytest.mark.parametrize("pim", [PIM, SELF_PIM], ids=["softmax on the accelerator", "units of its own"])
+def test_measured_attention_of_pim_has_its_softmax(tmp_path, pim):
+    """Counted once: what the file measured takes as long and costs as much with a law of PIM as without any."""
+    file = tmp_path / "pim.csv"
+    rows = "".join(f"decode_attention,{n},{c},{100 * n},{10 * n}\n" for n in (1, 64) for c in (0, 64000))
+    file.write_text("operator,tokens,context,latency_us,energy_uj\n" + rows)
+    block = {"operators": {"decode_attention": "it"}}
+    alone = pim.model_copy(update=BY_FILE_ALONE | {"internal_j_per_byte": 0.0, "flop_j": 0.0})
+    for measure in ("seconds", "joules"):
+        both, measured = (step_of(by_file(file, block, device), measure) for device in (pim, alone))
+        assert both == measured
+        assert "softmax" not in both
+    file.write_text("operator,tokens,context,latency_us,energy_uj\nlm_head,1,,10,1\n")
+    assert step_of(by_file(file, block, pim), "seconds")["softmax"] > 0, "what was not measured is left to a law"
 
 
 def test_a_device_s_file_comes_before_its_law_and_its_energy_too(tmp_path):

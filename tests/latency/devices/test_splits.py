@@ -77,9 +77,9 @@ def test_two_attention_groups_are_two_workers_and_an_ffn_over_both(block, ours, 
     attention_s = max(parts(single, load)[0] for load in loads)
     both = parts(wide, load_of(ours + theirs))[1]
     mean = np.array([(ours + theirs) / 2.0])
-    exchanged = two.model.layers * float(two.collectives.shared_layer_s(mean)[0])
+    exchanged = two.model.layers * float(two.collectives.shared_layer(mean)[0])
     step_s = max(
-        float(two.step(load)[0] - two.shared_s(load.tokens)[0] - two.collectives.embedding_s(load.tokens)[0])
+        float(two.step(load)[0] - two.shared_s(load.tokens)[0] - two.collectives.embedding(load.tokens)[0])
         for load in loads
     ) + float(two.shared_s(mean)[0])
     assert step_s == pytest.approx(attention_s + both + exchanged, rel=1e-9)
@@ -108,7 +108,7 @@ def test_simulated_groups_are_near_the_slow_restatement(block, seed):
     def together(tokens: int) -> float:
         if tokens not in cached:
             mean = np.array([tokens / 2.0])
-            exchanged = two.model.layers * float(two.collectives.shared_layer_s(mean)[0])
+            exchanged = two.model.layers * float(two.collectives.shared_layer(mean)[0])
             cached[tokens] = parts(wide, load_of(tokens))[1] + exchanged
         return cached[tokens]
 
@@ -125,7 +125,7 @@ def test_simulated_groups_are_near_the_slow_restatement(block, seed):
             parts(single, load_of(prompt + n, sequences=n, context=sum(c + 1 for c in decodes)))[0] + attention
         )
         head = float(single.sequence(np.array([float(max(sampling, 1))]))[0]) if sampling else 0.0
-        embedding = float(two.collectives.embedding_s(np.array([float(prompt + n)]))[0])
+        embedding = float(two.collectives.embedding(np.array([float(prompt + n)]))[0])
         return attention_s + head + embedding + host_s + each_s * (len(chunks) + n)
 
     def cost(batches: Sequence[Batch]) -> float:
@@ -173,7 +173,7 @@ def test_halves_pass_the_stages_of_a_pipeline_one_after_the_other(n, context, st
         else:
             visits.append((station, seconds))
     exact = stages * makespan_s(visits, [1.0, 1.0])
-    step_s = float(halves.step(load)[0] - halves.collectives.embedding_s(load.tokens)[0])
+    step_s = float(halves.step(load)[0] - halves.collectives.embedding(load.tokens)[0])
     # A visit that goes on over the end of a layer is worth a round of each stage at most (``flow``).
     accelerator_s = sum(seconds for station, seconds in layers if station == "accelerator")
     assert step_s == pytest.approx(exact, abs=2 * stages * accelerator_s)

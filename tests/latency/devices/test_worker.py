@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from latency_catalogue import H100, LLAMA_8B, MODELS, QWEN3_30B_A3B, VLLM
 from pydantic import ValidationError
 
+from hisearch.hardware.power import plan_power
 from hisearch.latency.device_memory.plan import DoesNotFit, plan_memory
 from hisearch.latency.devices.breakdown import by_operator
 from hisearch.latency.devices.build import DevicesRefused, WorkerDevices
@@ -242,7 +243,7 @@ def test_a_network_takes_the_place_of_the_peer_link():
     tokens = np.array([100.0])
     terms = ROOFLINE.all_reduce
     all_reduce_s = terms.alpha_s + 2 * (2e-6 + 3 / 4 * 100 * 4096 * 2 / (100e9 * terms.bandwidth))
-    assert law.collectives.layer_s(tokens)[0] == pytest.approx(2 * all_reduce_s)
+    assert law.collectives.layer(tokens)[0] == pytest.approx(2 * all_reduce_s)
     with pytest.raises(DevicesRefused, match=r"devices\.network: groups of 8 ranks"):
         composed(worker(network={"dimensions": [{**dimension, "ranks": 4}]}), split=Parallelism(tensor=8))
 
@@ -254,9 +255,43 @@ def test_a_network_as_wide_as_the_peer_link_costs_what_it_does():
     network = {"dimensions": [{**dimension, "latency_s": link.latency_s / 2}]}
     stated, plain = (composed(each, split=split).collectives for each in (worker(network=network), worker()))
     tokens = np.array([1.0, 64.0, 4096.0])
-    np.testing.assert_allclose(stated.layer_s(tokens), plain.layer_s(tokens))
-    np.testing.assert_allclose(stated.logits_s(tokens), plain.logits_s(tokens))
-    np.testing.assert_allclose(stated.embedding_s(tokens), plain.embedding_s(tokens))
+    np.testing.assert_allclose(stated.layer(tokens), plain.layer(tokens))
+    np.testing.assert_allclose(stated.logits(tokens), plain.logits(tokens))
+    np.testing.assert_allclose(stated.embedding(tokens), plain.embedding(tokens))
+
+
+WITH_JOULES = A6000.model_copy(update={"peer_link": A6000.peer_link.model_copy(update={"energy_j_per_byte": 1e-9})})
+SPLITS = [Parallelism(tensor=4, pipeline=2), Parallelism(tensor=2, attention_data=4), Parallelism(pipeline=4)]
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+@pytest.mark.parametrize("schedule", ["serial", "interleaved"])
+def test_a_network_like_the_peer_link_costs_its_joules(split, schedule):
+    """L7: collectives of a switch that states no joules are those by the token without it, and the logits' gather."""
+    dimension = {"topology": "switch", "ranks": 8, "bandwidth_bytes_per_s": 100e9, "latency_s": 1e-6}
+    devices = worker(network={"dimensions": [dimension]}, schedule=schedule)
+    law = composed(devices, accelerator=WITH_JOULES, split=split)
+    load = load_of((512, 1000), [3000] * 16)
+    power = plan_power(split, LLAMA_8B, WITH_JOULES, None)
+    assert split.tensor * law.step_joules(load)["link"][0] == pytest.approx(power.peer_j_per_token * 528)
+    assert plan_power(split, LLAMA_8B, WITH_JOULES, None, networked=True).peer_j_per_token == 0.0
+    gathered = 1e-9 * (split.tensor - 1) / split.tensor * 16 * LLAMA_8B.vocab_size * 2.0
+    assert law.sequence_joules(np.array([16.0]))["link"][0] == pytest.approx(gathered)
+    shares = {(share.operator, share.device): share.joules for share in by_operator(law, load)}
+    assert split.tensor * shares["collectives", "link"] == pytest.approx(
+        power.peer_j_per_token * 528 + split.tensor * gathered
+    )
+
+
+def test_experts_dealt_over_a_network_pay_for_their_all_to_alls():
+    """Each token goes to the sets with its experts and back, seven in eight to other ranks, over two hops each way."""
+    dimension = {"topology": "switch", "ranks": 8, "bandwidth_bytes_per_s": 100e9, "latency_s": 1e-6}
+    devices = worker(network={"dimensions": [{**dimension, "energy_j_per_byte": 1e-12}]})
+    split, model = Parallelism(attention_data=8, expert=8), QWEN3_30B_A3B
+    law = composed(devices, model, H100, split)
+    sets = 8 * (1 - (7 / 8) ** model.moe.experts_per_token)
+    each = 2 * sets * model.hidden_size * 2.0 * 7 / 8 * 2 * 1e-12
+    assert law.step_joules(load_of(decodes=[1000] * 100))["link"][0] == pytest.approx(100 * model.layers * each)
 
 
 def test_what_a_channel_holds():
