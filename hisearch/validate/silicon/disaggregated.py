@@ -93,7 +93,7 @@ def conditions_of_side(side: Side) -> Conditions:
     workers: a request is some five steps late there.
     """
     conditions, limits = conditions_of(side.row), side.limits
-    apart = {
+    defaults = {
         "receive_interval": 1,
         "cudagraph_mode": None,
         "attention_dp_balance": False,
