@@ -386,7 +386,7 @@ def test_trtllm_settings(launch: Any) -> None:
 
 
 def test_what_makes_trtllm_hold_contexts_back(launch: Any) -> None:
-    waits = {"batch_wait_timeout_iters": 3, "batch_wait_max_tokens_ratio": 0.5}
+    waits = {"batch_wait_timeout_ms": 7.5, "batch_wait_timeout_iters": 3, "batch_wait_max_tokens_ratio": 0.5}
     balance = {"attention_dp_balance": True, "attention_dp_timeout_iters": 7, "attention_dp_batching_wait_iters": 2}
     alone = yaml.safe_load(server_options_text(launch(engine={"name": "trtllm", **waits, **balance})))
     assert {key: alone[key] for key in waits} == waits

@@ -424,6 +424,7 @@ def trtllm_config(
         tokens_per_block=engine.page_size,
         policy=engine.capacity_policy,
         chunking_policy=engine.chunking_policy,
+        batch_wait_timeout_ms=engine.batch_wait_timeout_ms,
         batch_wait_timeout_iters=engine.batch_wait_timeout_iters,
         batch_wait_max_tokens_ratio=engine.batch_wait_max_tokens_ratio,
         enable_balance=engine.attention_dp_balance,
@@ -600,8 +601,8 @@ def sglang_engines(*, mixed: bool = False, version: str | None = "0.5.9") -> st.
 TRTLLM_RELEASES = ("1.1.0", "1.2.1", "1.3.0rc8", "1.3.0rc12", "")
 
 
-def trtllm_engines() -> st.SearchStrategy[EngineSpec]:
-    """TensorRT-LLM's settings."""
+def trtllm_engines(*, gathers: bool = False) -> st.SearchStrategy[EngineSpec]:
+    """TensorRT-LLM's settings; ``gathers``: passes wait for requests."""
     return st.builds(
         EngineSpec,
         name=st.just("trtllm"),
@@ -614,6 +615,7 @@ def trtllm_engines() -> st.SearchStrategy[EngineSpec]:
         chunked_prefill=st.sampled_from([True, True, True, False]),
         capacity_policy=st.sampled_from(2 * ["guaranteed_no_evict", "max_utilization"] + ["static_batch"]),
         chunking_policy=st.sampled_from(["first_come_first_served", "first_come_first_served", "equal_progress"]),
+        batch_wait_timeout_ms=st.sampled_from([0.5, 5.0, 12.5, 100.0, 2000.0]) if gathers else st.just(0.0),
         batch_wait_timeout_iters=st.sampled_from([0, 0, 3]),
         batch_wait_max_tokens_ratio=st.sampled_from([0.0, 0.0, 0.5]),
     )
@@ -681,11 +683,11 @@ def _of_release(system: System, version: str) -> System:
     return replace(system, engine=system.engine.model_copy(update={"version": version}))
 
 
-def trtllm_host_systems() -> st.SearchStrategy[System]:
-    """Deployments of TensorRT-LLM with its host cache."""
+def trtllm_host_systems(*, gathers: bool = False) -> st.SearchStrategy[System]:
+    """Deployments of TensorRT-LLM with its host cache; ``gathers``: passes wait for requests."""
     return st.builds(
         replace,
-        systems(trtllm_engines(), repeats=True),
+        systems(trtllm_engines(gathers=gathers), repeats=True),
         host_tokens=st.sampled_from([16, 64, 300, 1000, 4000, 100_000]),
         host_laws=st.tuples(COPY_LAWS, COPY_LAWS),
     )

@@ -25,11 +25,34 @@ def test_defaults() -> None:
         ({"eviction": "lfu"}, "TensorRT-LLM evicts by lru alone"),
         ({"schedule": "priority"}, "trtllm has no schedule priority; known: fcfs"),
         ({"name": "vllm", "capacity_policy": "max_utilization"}, "vLLM has no capacity_policy"),
+        ({"name": "sglang", "batch_wait_timeout_ms": 5.0}, "SGLang has no batch_wait_timeout_ms"),
+        ({"batch_wait_timeout_ms": -1.0}, "greater than or equal to 0"),
     ],
 )
 def test_what_is_refused(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         EngineSpec.model_validate({"name": "trtllm"} | settings)
+
+
+@pytest.mark.parametrize(
+    ("pool", "problem"),
+    [
+        ({"role": "decode"}, "is not simulated in decode workers"),
+        ({"attention_data_parallel": 2}, "is not simulated with attention_data_parallel 2"),
+        ({"pipeline_parallel": 2}, "is not simulated with pipeline_parallel 2"),
+    ],
+)
+def test_where_passes_do_not_wait_for_requests(pool: dict[str, Any], problem: str) -> None:
+    engine = {"name": "trtllm", "batch_wait_timeout_ms": 5.0}
+    with pytest.raises(ValueError, match=problem):
+        PoolSpec.model_validate({"accelerator": "b200", "engine": engine} | pool)
+    drafting = engine | {
+        "speculation": {"method": "ngram", "draft_tokens": 2, "acceptance": [0.5, 0.2]},
+        "overlap": False,
+    }
+    with pytest.raises(ValueError, match="is not simulated with drafted tokens"):
+        PoolSpec.model_validate({"accelerator": "b200", "engine": drafting})
+    PoolSpec.model_validate({"accelerator": "b200", "engine": engine, "role": "prefill"})
 
 
 def test_kv_formats() -> None:

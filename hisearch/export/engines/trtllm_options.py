@@ -45,6 +45,8 @@ def llm_api_options(launch: Launch) -> dict[str, Any]:
     drafts = trtllm_speculation(launch)
     if drafts is not None:
         options["speculative_config"] = drafts
+    if engine.batch_wait_timeout_ms:
+        options["batch_wait_timeout_ms"] = engine.batch_wait_timeout_ms
     if engine.batch_wait_timeout_iters or engine.batch_wait_max_tokens_ratio:
         options["batch_wait_timeout_iters"] = engine.batch_wait_timeout_iters
         options["batch_wait_max_tokens_ratio"] = engine.batch_wait_max_tokens_ratio

@@ -17,7 +17,7 @@ from hisearch.kernels.cache import queue, tree
 from hisearch.kernels.engine import log, ordered
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
-from hisearch.kernels.trtllm import host
+from hisearch.kernels.trtllm import gathering, host
 
 
 @kernel
@@ -169,7 +169,7 @@ def pause(sim, w, r):
     worker = sim.workers[w]
     request = sim.requests[r]
     if request.status == la.DECODING:
-        request.last_token_s = worker.newest_end_s
+        request.last_token_s = gathering.newest_result_s(sim, w)
         lists.leave_decode(sim, w, r)
         in_flight = 1 if worker.outstanding > 0 else 0
         release(sim, w, r, request.computed, request.computed - in_flight)

@@ -52,6 +52,7 @@ class Engine(Protocol):
 TRTLLM_SETTINGS = {
     "capacity_policy": "guaranteed_no_evict",
     "chunking_policy": "first_come_first_served",
+    "batch_wait_timeout_ms": 0.0,
     "batch_wait_timeout_iters": 0,
     "batch_wait_max_tokens_ratio": 0.0,
     "attention_dp_balance": False,
