@@ -399,6 +399,13 @@ def test_what_makes_trtllm_hold_contexts_back(launch: Any) -> None:
     }
 
 
+def test_trtllms_queue_by_priority(launch: Any) -> None:
+    by_priority = yaml.safe_load(server_options_text(launch(engine={"name": "trtllm", "schedule": "priority"})))
+    assert by_priority["scheduler_config"]["waiting_queue_policy"] == "priority"
+    by_arrival = yaml.safe_load(server_options_text(launch(engine={"name": "trtllm"})))
+    assert "waiting_queue_policy" not in by_arrival["scheduler_config"]
+
+
 def test_trtllms_graphs(launch: Any) -> None:
     engine = {"name": "trtllm", "cudagraph_mode": "full_and_piecewise", "max_cudagraph_capture_size": 64}
     options = yaml.safe_load(server_options_text(launch(engine=engine)))

@@ -47,7 +47,7 @@ class TrtllmWorker:
 
     Attributes:
         queue: requests not active yet, head first.
-        active: the active requests, in order of arrival.
+        active: the active requests, in the order in which they became so: that of arrival, unless it is by priority.
         outstanding: formed batches whose results are not processed, oldest first.
         first_scheduled_s, reused_tokens: by request id, at the first start.
         onboarded_tokens: by request id, how many of its ``reused_tokens`` came from the host.
@@ -104,6 +104,7 @@ class TrtllmWorker:
     def receive(self, request: Request) -> None:
         """Queue a request; call in order of (arrival, id)."""
         self.queue.append(LiveRequest(request, self._received))
+        self.queue.sort(key=lambda live: self.config.urgency(live.request))
         self._received += 1
         self._fetched += 1
 

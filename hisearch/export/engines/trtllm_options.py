@@ -39,6 +39,7 @@ def llm_api_options(launch: Launch) -> dict[str, Any]:
         "scheduler_config": {
             "capacity_scheduler_policy": engine.capacity_policy.upper(),
             "context_chunking_policy": engine.chunking_policy.upper(),
+            **({"waiting_queue_policy": "priority"} if engine.schedule == "priority" else {}),
         },
         "kv_cache_config": cache,
     }

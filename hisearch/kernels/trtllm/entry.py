@@ -284,7 +284,10 @@ def _findable_tokens(sim, r, step):
 
 @kernel
 def receive(sim, w, r, now):
-    """Queue request ``r`` at ``now``; end a fast-forward early if ``r`` might start in it."""
+    """Queue request ``r`` at ``now``; end a fast-forward early if ``r`` might start in it.
+
+    By priority also if ``r`` becomes active in it, and stays before more urgent ones that come later.
+    """
     if sim.config.scheduler_kind == la.LOCKSTEP:
         ranks.receive(sim, w, r)
         return
@@ -296,7 +299,7 @@ def receive(sim, w, r, now):
         heaps.form_at(sim, w, now)
     elif (
         worker.phase == la.FAST_FORWARDING
-        and not worker.full
+        and (not worker.full or sim.config.schedule == la.PRIORITY)
         and worker.running + worker.waiting <= sim.config.max_running
     ):
         device.cut_fast_forward(sim, w, now)
