@@ -59,7 +59,6 @@ def _reference(
     graphs=st.sampled_from([(), GRAPHS]),
     policy=st.sampled_from(["guaranteed_no_evict", "max_utilization"]),
     balance=st.sampled_from([None, (0, 0), (3, 1), (50, 10)]),
-    by_priority=st.booleans(),
 )
 def test_the_kernels_equal_the_slow_restatement(
     seed: int,
@@ -73,12 +72,10 @@ def test_the_kernels_equal_the_slow_restatement(
     graphs: tuple[int, ...],
     policy: str,
     balance: tuple[int, int] | None,
-    by_priority: bool,
 ) -> None:
     engine = EngineSpec.model_validate(
         {"name": "trtllm", "version": version, "max_running_requests": max_running, "chunk_tokens": chunk}
         | {"page_tokens": 8, "overlap": overlap, "capacity_policy": policy}
-        | ({"schedule": "priority", "version": ""} if by_priority else {})
         | (
             {}
             if balance is None

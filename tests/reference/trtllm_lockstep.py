@@ -123,7 +123,6 @@ def serve_by(ranks: list[TrtllmWorker], requests: Sequence[Request], cost: Group
         while pending and pending[0].arrival_s <= now:
             queued[pending[0].id] = now
             group.queue.append(pending.popleft())
-            group.queue = deque(sorted(group.queue, key=group.config.urgency))
         launched = group.pass_at(now)
         if group.outstanding and (not launched or len(group.outstanding) == group.ranks[0].most_outstanding):
             now, done = group.outstanding.popleft()

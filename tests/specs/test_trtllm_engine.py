@@ -57,11 +57,12 @@ def test_where_passes_do_not_wait_for_requests(pool: dict[str, Any], problem: st
     PoolSpec.model_validate({"accelerator": "b200", "engine": engine, "role": "prefill"})
 
 
-def test_priorities_are_refused_with_pipelines() -> None:
+@pytest.mark.parametrize("key", ["attention_data_parallel", "pipeline_parallel"])
+def test_priorities_are_refused_with_several_schedulers(key: str) -> None:
     engine = {"name": "trtllm", "schedule": "priority"}
-    with pytest.raises(ValueError, match="TensorRT-LLM's priority is simulated without pipeline_parallel"):
-        PoolSpec.model_validate({"accelerator": "b200", "engine": engine, "pipeline_parallel": 2})
-    PoolSpec.model_validate({"accelerator": "b200", "engine": engine, "attention_data_parallel": 2})
+    with pytest.raises(ValueError, match="TensorRT-LLM's priority is simulated without"):
+        PoolSpec.model_validate({"accelerator": "b200", "engine": engine, key: 2})
+    PoolSpec.model_validate({"accelerator": "b200", "engine": engine, "tensor_parallel": 2})
 
 
 def test_kv_formats() -> None:

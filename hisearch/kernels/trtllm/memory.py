@@ -62,7 +62,7 @@ def queue_up(sim, w, r):
     """Let ``r`` wait on scheduler ``w`` behind all others, by priority behind those that go before it."""
     sim.requests[r].node = sim.workers[w].cache_id
     sim.workers[w].active_tokens += sim.trace.input_tokens[r]
-    if sim.config.schedule == la.PRIORITY and sim.config.scheduler_kind != la.LOCKSTEP:
+    if sim.config.schedule == la.PRIORITY:
         _queue_by_priority(sim, w, r)
         return
     lists.number(sim, w, r)

@@ -18,7 +18,6 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.kernels.core.linked_list import fifo
 from hisearch.kernels.engine import schedulers
-from hisearch.kernels.layout import sim as la
 from hisearch.kernels.trtllm import memory
 
 _enqueue = fifo()
@@ -33,24 +32,10 @@ def reset(sim, w):
 
 @kernel
 def receive(sim, w, r):
-    """Queue ``r`` before the ranks of ``w``'s worker; by priority, where the schedule says so."""
+    """Queue ``r`` before the ranks of ``w``'s worker."""
     front = sim.workers[schedulers.leader(sim, w)]
+    front.undealt_head, front.undealt_tail = _enqueue(sim.requests, front.undealt_head, front.undealt_tail, r)
     front.undealt += 1
-    tail = front.undealt_tail
-    goes_last = front.undealt_head < 0 or sim.trace.priority[tail] <= sim.trace.priority[r]
-    if sim.config.schedule != la.PRIORITY or goes_last:
-        front.undealt_head, front.undealt_tail = _enqueue(sim.requests, front.undealt_head, tail, r)
-        return
-    before = -1
-    after = front.undealt_head
-    while sim.trace.priority[after] <= sim.trace.priority[r]:
-        before = after
-        after = sim.requests[after].next
-    sim.requests[r].next = after
-    if before >= 0:
-        sim.requests[before].next = r
-    else:
-        front.undealt_head = r
 
 
 @kernel

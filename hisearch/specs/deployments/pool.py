@@ -185,8 +185,10 @@ class PoolSpec(Strict):
         if QUEUE_ORDERS[self.engine.schedule].counts_service and self.pipeline_parallel > 1:
             message = f"{self.engine.schedule} counts a worker's own service; simulated without pipeline_parallel"
             raise KeyedError(("engine", "schedule"), message)
-        if self.engine.name == "trtllm" and self.engine.schedule == "priority" and self.pipeline_parallel > 1:
-            raise KeyedError(("engine", "schedule"), "TensorRT-LLM's priority is simulated without pipeline_parallel")
+        several = self.attention_data_parallel * self.pipeline_parallel > 1
+        if self.engine.name == "trtllm" and self.engine.schedule == "priority" and several:
+            message = "TensorRT-LLM's priority is simulated without attention_data_parallel and pipeline_parallel"
+            raise KeyedError(("engine", "schedule"), message)
         _check_gathering(self)
         _check_decode_tiers(self)
         if self.schedule and self.autoscale is not None:
