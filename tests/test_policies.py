@@ -90,7 +90,7 @@ def test_specs_know_every_policy() -> None:
     assert set(get_args(EvictionName)) == {name for name, policy in EVICTIONS.items() if policy.engine}
     assert get_args(ScheduleName) == tuple(QUEUE_ORDERS)
     assert (get_args(WritePolicyName), get_args(PrefetchName)) == (tuple(WRITE_POLICIES), tuple(PREFETCHES))
-    assert SCHEDULES["trtllm"] == ("fcfs",)
+    assert SCHEDULES["trtllm"] == ("fcfs", "priority")
     models = ((ROUTERS, RouterSpec), (ADMISSIONS, AdmissionSpec), (EVICTIONS, TierSpec))
     for kind, model in (*models, (WRITE_POLICIES, MovementSpec), (PREFETCHES, MovementSpec)):
         assert set(kind.parameters()) <= set(model.model_fields)

@@ -386,7 +386,7 @@ def test_trtllm_settings(launch: Any) -> None:
 
 
 def test_what_makes_trtllm_hold_contexts_back(launch: Any) -> None:
-    waits = {"batch_wait_timeout_iters": 3, "batch_wait_max_tokens_ratio": 0.5}
+    waits = {"batch_wait_timeout_ms": 7.5, "batch_wait_timeout_iters": 3, "batch_wait_max_tokens_ratio": 0.5}
     balance = {"attention_dp_balance": True, "attention_dp_timeout_iters": 7, "attention_dp_batching_wait_iters": 2}
     alone = yaml.safe_load(server_options_text(launch(engine={"name": "trtllm", **waits, **balance})))
     assert {key: alone[key] for key in waits} == waits
@@ -397,6 +397,13 @@ def test_what_makes_trtllm_hold_contexts_back(launch: Any) -> None:
         "timeout_iters": 7,
         "batching_wait_iters": 2,
     }
+
+
+def test_trtllms_queue_by_priority(launch: Any) -> None:
+    by_priority = yaml.safe_load(server_options_text(launch(engine={"name": "trtllm", "schedule": "priority"})))
+    assert by_priority["scheduler_config"]["waiting_queue_policy"] == "priority"
+    by_arrival = yaml.safe_load(server_options_text(launch(engine={"name": "trtllm"})))
+    assert "waiting_queue_policy" not in by_arrival["scheduler_config"]
 
 
 def test_trtllms_graphs(launch: Any) -> None:

@@ -25,7 +25,7 @@ from hisearch.simulate.plans.tier_plan import MovementPlan, TierPlan, TransferLa
 from hisearch.specs.base import EngineName
 from hisearch.specs.deployments.deployment import SCHEDULES, EngineSpec, EvictionName
 from hisearch.specs.deployments.engine_rules import rules_of
-from hisearch.specs.deployments.engine_settings import EVICTIONS_SINCE
+from hisearch.specs.deployments.engine_settings import EVICTIONS_SINCE, PRIORITY_SINCE
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
 from hisearch.specs.deployments.tiers import KV_CONNECTORS
 from hisearch.specs.policies import effective
@@ -303,7 +303,7 @@ def trtllm_drafts_systems() -> st.SearchStrategy[System]:
 
     return st.builds(
         drafting,
-        systems(trtllm_engines(), repeats=True),
+        systems(trtllm_engines() | trtllm_engines(by_priority=True), repeats=True),
         st.sampled_from([(1, 0), (2, 0), (2, 1), (3, 0), (3, 2), (7, 6), (16, 0)]),
         st.sampled_from([0.0, 0.02, 0.3]),
         st.sampled_from([0.0, 0.5, 0.8, 1.0]),
@@ -425,6 +425,8 @@ def trtllm_config(
         tokens_per_block=engine.page_size,
         policy=engine.capacity_policy,
         chunking_policy=engine.chunking_policy,
+        waiting_queue_policy="priority" if engine.schedule == "priority" else "fcfs",
+        batch_wait_timeout_ms=engine.batch_wait_timeout_ms,
         batch_wait_timeout_iters=engine.batch_wait_timeout_iters,
         batch_wait_max_tokens_ratio=engine.batch_wait_max_tokens_ratio,
         enable_balance=engine.attention_dp_balance,
@@ -601,12 +603,13 @@ def sglang_engines(*, mixed: bool = False, version: str | None = "0.5.9") -> st.
 TRTLLM_RELEASES = ("1.1.0", "1.2.1", "1.3.0rc8", "1.3.0rc12", "")
 
 
-def trtllm_engines() -> st.SearchStrategy[EngineSpec]:
-    """TensorRT-LLM's settings."""
+def trtllm_engines(*, gathers: bool = False, by_priority: bool = False) -> st.SearchStrategy[EngineSpec]:
+    """TensorRT-LLM's settings; ``gathers``: passes wait for requests; ``by_priority``: of their priorities."""
     return st.builds(
         EngineSpec,
         name=st.just("trtllm"),
-        version=st.sampled_from(TRTLLM_RELEASES),
+        version=st.sampled_from([PRIORITY_SINCE, "1.3.0rc12", ""] if by_priority else TRTLLM_RELEASES),
+        schedule=st.just("priority" if by_priority else "fcfs"),
         page_tokens=st.sampled_from([2, 4, 16]),
         max_running_requests=st.sampled_from([1, 2, 4, 16]),
         chunk_tokens=st.sampled_from([16, 50, 64, 256]),
@@ -615,6 +618,7 @@ def trtllm_engines() -> st.SearchStrategy[EngineSpec]:
         chunked_prefill=st.sampled_from([True, True, True, False]),
         capacity_policy=st.sampled_from(2 * ["guaranteed_no_evict", "max_utilization"] + ["static_batch"]),
         chunking_policy=st.sampled_from(["first_come_first_served", "first_come_first_served", "equal_progress"]),
+        batch_wait_timeout_ms=st.sampled_from([0.5, 5.0, 12.5, 100.0, 2000.0] if gathers else [0.0]),
         batch_wait_timeout_iters=st.sampled_from([0, 0, 3]),
         batch_wait_max_tokens_ratio=st.sampled_from([0.0, 0.0, 0.5]),
     )
@@ -682,11 +686,11 @@ def _of_release(system: System, version: str) -> System:
     return replace(system, engine=system.engine.model_copy(update={"version": version}))
 
 
-def trtllm_host_systems() -> st.SearchStrategy[System]:
-    """Deployments of TensorRT-LLM with its host cache."""
+def trtllm_host_systems(*, gathers: bool = False) -> st.SearchStrategy[System]:
+    """Deployments of TensorRT-LLM with its host cache; ``gathers``: passes wait for requests."""
     return st.builds(
         replace,
-        systems(trtllm_engines(), repeats=True),
+        systems(trtllm_engines(gathers=gathers), repeats=True),
         host_tokens=st.sampled_from([16, 64, 300, 1000, 4000, 100_000]),
         host_laws=st.tuples(COPY_LAWS, COPY_LAWS),
     )

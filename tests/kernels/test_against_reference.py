@@ -210,6 +210,21 @@ def test_trtllm_equals_its_reference(system: System) -> None:
     _assert_equal(system)
 
 
+@examples(200)
+@given(system=systems(trtllm_engines(by_priority=True), repeats=True))
+def test_trtllm_by_priority_equals_its_reference(system: System) -> None:
+    _assert_equal(system)
+
+
+@examples(200)
+@given(
+    system=systems(trtllm_engines(gathers=True) | trtllm_engines(gathers=True, by_priority=True), repeats=True)
+    | trtllm_host_systems(gathers=True)
+)
+def test_trtllm_whose_passes_wait_for_requests_equals_its_reference(system: System) -> None:
+    _assert_equal(system)
+
+
 @examples(300)
 @given(system=trtllm_drafts_systems())
 def test_trtllm_with_drafts_equals_its_reference(system: System) -> None:

@@ -128,8 +128,14 @@ def _check_host(sim: la.Sim, w: int, in_hbm: set[int]) -> None:
 
 @pytest.mark.parametrize(
     "deployments",
-    [systems(trtllm_engines(), repeats=True), crowded("trtllm"), trtllm_host_systems(), trtllm_drafts_systems()],
-    ids=["any", "crowded", "host", "drafts"],
+    [
+        systems(trtllm_engines(), repeats=True),
+        systems(trtllm_engines(by_priority=True) | trtllm_engines(gathers=True), repeats=True),
+        crowded("trtllm"),
+        trtllm_host_systems(),
+        trtllm_drafts_systems(),
+    ],
+    ids=["any", "queued", "crowded", "host", "drafts"],
 )
 def test_state_is_consistent_wherever_a_run_stops(deployments: st.SearchStrategy[System]) -> None:
     @examples(100)

@@ -149,6 +149,10 @@ class Cluster:
         self.awake = [False] * workers
         # When a worker that is not awake looks again by itself.
         self.naps: list[float | None] = [None] * workers
+        # When a worker's pass, which waits for requests, goes on.
+        self.due: list[float | None] = [None] * workers
+        # Passes that were made before they were due.
+        self.made: list[tuple[float, int]] = []
         self.ends: list[deque[float]] = [deque() for _ in range(workers)]
         self.events: list[tuple[float, int, int]] = []
         self.follow_ups: dict[int, list[int]] = {}
@@ -207,9 +211,32 @@ class Cluster:
         outcome.worker = self.router.dispatch(index, prompt_runs, now, int(self.trace.session[index]))
         self.engines[outcome.worker].receive(request)
         self.tallies[outcome.worker].requests += 1
+        due_s = self.due[outcome.worker]
+        if due_s is not None and due_s > now and self.engines[outcome.worker].has_gathered:
+            self.made.append((due_s, outcome.worker))
+            self._pass_at(outcome.worker, now)
         self._wake(outcome.worker, now)
 
+    def _pass_at(self, worker: int, due_s: float) -> None:
+        self.due[worker] = due_s
+        heapq.heappush(self.events, (due_s, _PASS, worker))
+
+    def _waits(self, worker: int, now: float) -> bool:
+        """Whether a pass is not made at ``now``: it waits for more requests, or was made when they had come."""
+        if (now, worker) in self.made:
+            self.made.remove((now, worker))
+            return True
+        if self.due[worker] is not None:
+            return False
+        until_s = self.engines[worker].gather(now) if hasattr(self.engines[worker], "gather") else None
+        if until_s is not None:
+            self._pass_at(worker, until_s)
+        return until_s is not None
+
     def _form(self, worker: int, now: float) -> None:
+        if self._waits(worker, now):
+            return
+        self.due[worker] = None
         engine, tally, ends = self.engines[worker], self.tallies[worker], self.ends[worker]
         step = engine.form(now)
         held_s = max(now, getattr(engine, "held_s", 0.0))
@@ -221,7 +248,7 @@ class Cluster:
             tally.decode_tokens += sum(entry.new for entry in step.batch if entry.decode)
             tally.peak_kv_tokens = max(tally.peak_kv_tokens, engine.held_tokens)
         # Arrivals that no pass has seen yet keep an idle engine awake.
-        unseen = bool(getattr(engine, "inbox", ()))
+        unseen = bool(getattr(engine, "inbox", ())) or getattr(engine, "passes_again", False)
         if not ends and not unseen:
             self.awake[worker] = False
             # Only workers that transfer KV between steps have reason to.

@@ -47,7 +47,7 @@ class TrtllmWorker:
 
     Attributes:
         queue: requests not active yet, head first.
-        active: the active requests, in order of arrival.
+        active: the active requests, in the order in which they became so: that of arrival, unless it is by priority.
         outstanding: formed batches whose results are not processed, oldest first.
         first_scheduled_s, reused_tokens: by request id, at the first start.
         onboarded_tokens: by request id, how many of its ``reused_tokens`` came from the host.
@@ -75,6 +75,8 @@ class TrtllmWorker:
         self._pending_blocks: set[Hashable] = set()
         self._left_out: list[LiveRequest] = []
         self._waited = 0
+        self._fetched = 0
+        self._passed_s = 0.0
 
     @property
     def held_tokens(self) -> int:
@@ -102,13 +104,34 @@ class TrtllmWorker:
     def receive(self, request: Request) -> None:
         """Queue a request; call in order of (arrival, id)."""
         self.queue.append(LiveRequest(request, self._received))
+        self.queue.sort(key=lambda live: self.config.urgency(live.request))
         self._received += 1
+        self._fetched += 1
+
+    @property
+    def has_gathered(self) -> bool:
+        """Whether as many requests have come since the last pass as may be active."""
+        return self._fetched >= self.config.max_batch_size
+
+    def gather(self, now: float) -> float | None:
+        """Until when the pass at ``now`` waits for more requests, active ones or not; None: it does not wait."""
+        if self.config.batch_wait_timeout_ms == 0.0 or self.has_gathered:
+            return None
+        return now + 1e-3 * self.config.batch_wait_timeout_ms
+
+    @property
+    def passes_again(self) -> bool:
+        """Whether the last pass only paused, and no result is being waited for."""
+        return self.paused_any and not self.outstanding
 
     def form(self, now: float) -> Step | None:
         """Form the next batch at ``now`` and queue it on the device; None if nothing can be scheduled.
 
-        A pass that only paused is followed by another one at the same time, unless a result is being waited for.
+        A pass that only paused is followed by another one at the same time, unless a result is being waited for. Where
+        passes wait for requests, the next one does too (``passes_again``).
         """
+        self._fetched = 0
+        self._passed_s = now
         while self.queue and len(self.active) < self.config.max_batch_size:
             self.active.append(self.queue.pop(0))
         while True:
@@ -116,7 +139,7 @@ class TrtllmWorker:
             shares = self._hold_back(shares, len(generations))
             if shares or generations:
                 return self.start(now, shares, generations)
-            if not self._paused or self.outstanding:
+            if not self.passes_again or self.config.batch_wait_timeout_ms:
                 return None
 
     def choose(self) -> tuple[list[Share], list[LiveRequest]]:
@@ -144,19 +167,23 @@ class TrtllmWorker:
         return BatchEntry(live.request.id, live.computed, 1, True, True)
 
     def process(self) -> list[Request]:
-        """Take in the results of the oldest outstanding batch, at its end; returns the requests that finished."""
+        """Take in the results of the oldest outstanding batch, at its end; returns the requests that finished.
+
+        A pass may have come later than that.
+        """
         done = self.outstanding.pop(0)
+        known_s = max(done.step.end_s, self._passed_s)
         for live in done.sampled:
             live.in_flight -= 1
             live.generated += 1
             if live.generated == 1:
-                self.first_token_s[live.request.id] = done.step.end_s
-            self.token_s[live.request.id].append(done.step.end_s)
+                self.first_token_s[live.request.id] = known_s
+            self.token_s[live.request.id].append(known_s)
         finished = [live for live in self.active if live.generated == live.request.output_tokens]
         for live in finished:
             self._release(live, live.known - 1)
             self.active.remove(live)
-            self.finish_s[live.request.id] = done.step.end_s
+            self.finish_s[live.request.id] = known_s
         self._store_contexts(done.contexts)
         return [live.request for live in finished]
 

@@ -24,6 +24,8 @@ class TrtllmConfig:
         tokens_per_block: tokens per block.
         policy: ``capacity_scheduler_policy``.
         chunking_policy: ``context_chunking_policy``.
+        waiting_queue_policy: which queued requests become active first.
+        batch_wait_timeout_ms: every pass waits for ``max_batch_size`` new requests.
         batch_wait_timeout_iters, batch_wait_max_tokens_ratio: contexts wait for a larger batch.
         enable_balance, timeout_iters, batching_wait_iters: of ``attention_dp_config``, see ``trtllm_lockstep``.
         enable_block_reuse: reuse the blocks of shared prefixes.
@@ -40,6 +42,8 @@ class TrtllmConfig:
     tokens_per_block: int = 32
     policy: Literal["guaranteed_no_evict", "max_utilization", "static_batch"] = "guaranteed_no_evict"
     chunking_policy: Literal["first_come_first_served", "equal_progress"] = "first_come_first_served"
+    waiting_queue_policy: Literal["fcfs", "priority"] = "fcfs"
+    batch_wait_timeout_ms: float = 0.0
     batch_wait_timeout_iters: int = 0
     batch_wait_max_tokens_ratio: float = 0.0
     enable_balance: bool = False
@@ -52,6 +56,10 @@ class TrtllmConfig:
     to_host: CopyLaw = AT_ONCE
     to_device: CopyLaw = AT_ONCE
     rules: frozenset[str] = field(default_factory=lambda: rules_of("trtllm"))
+
+    def urgency(self, request: Request) -> int:
+        """The lowest of what waits becomes active first, of equals the one that came first."""
+        return request.priority if self.waiting_queue_policy == "priority" else 0
 
 
 @dataclass(eq=False)

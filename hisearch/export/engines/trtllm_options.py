@@ -39,12 +39,15 @@ def llm_api_options(launch: Launch) -> dict[str, Any]:
         "scheduler_config": {
             "capacity_scheduler_policy": engine.capacity_policy.upper(),
             "context_chunking_policy": engine.chunking_policy.upper(),
+            **({"waiting_queue_policy": "priority"} if engine.schedule == "priority" else {}),
         },
         "kv_cache_config": cache,
     }
     drafts = trtllm_speculation(launch)
     if drafts is not None:
         options["speculative_config"] = drafts
+    if engine.batch_wait_timeout_ms:
+        options["batch_wait_timeout_ms"] = engine.batch_wait_timeout_ms
     if engine.batch_wait_timeout_iters or engine.batch_wait_max_tokens_ratio:
         options["batch_wait_timeout_iters"] = engine.batch_wait_timeout_iters
         options["batch_wait_max_tokens_ratio"] = engine.batch_wait_max_tokens_ratio

@@ -124,6 +124,7 @@ def step(sim, w, kind, scheduled_s, start_s, end_s):
     record.scheduled_s = scheduled_s
     record.start_s = start_s
     record.end_s = end_s
+    record.known_s = 0.0
     record.ratio = sim.workers[w].ratio
     record.free_tokens = sim.trees[w].free_pages * sim.config.page_tokens
     record.evictable_tokens = sim.trees[w].evictable_pages * sim.config.page_tokens

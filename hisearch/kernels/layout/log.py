@@ -10,6 +10,7 @@ STEP_LOG = np.dtype(
         ("scheduled_s", "f8"),  # when the batch was formed
         ("start_s", "f8"),  # when the device started it
         ("end_s", "f8"),
+        ("known_s", "f8"),  # when its results were taken in, where a pass that waited for requests came before; else 0
         ("ratio", "f8"),  # SGLang's new-token ratio
         ("free_tokens", "i8"),  # once the batch was formed
         ("evictable_tokens", "i8"),

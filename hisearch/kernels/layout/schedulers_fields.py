@@ -37,7 +37,7 @@ LAUNCH = np.dtype(
         ("chunks", "i4"),  # of prompts
         ("partial", "i4"),  # the request among them whose prompt continues, or -1
         ("kind", "i4"),
-        ("entries", "i4"),  # TensorRT-LLM with drafts: its requests, contexts first
+        ("entries", "i4"),  # TensorRT-LLM: its decodes; with drafts all its requests, contexts first
     ],
     align=True,
 )

@@ -24,6 +24,12 @@ WORKER: list[tuple[str, str]] = [
     ("drafted_tokens", "i8"),
     ("paused", "i4"),  # 1: the pass paused a request
     ("waited_steps", "i8"),  # steps for which contexts were held back to form a larger batch
+    # With ``gather_s``: whether the pass waits for requests; those that have come since the last pass; when the newest
+    # step's tokens come out, and its place in the log.
+    ("gathering", "i4"),
+    ("fetched", "i8"),
+    ("result_s", "f8"),
+    ("logged_step", "i8"),
     # Attention groups, see ``trtllm.ranks``. Leader: requests not dealt yet; steps for which contexts were held back.
     ("undealt_head", "i4"),
     ("undealt_tail", "i4"),
@@ -41,6 +47,7 @@ CONFIG: list[tuple[str, str]] = [
     ("chunking_policy", "i8"),  # FIRST_COME_FIRST_SERVED or EQUAL_PROGRESS
     ("wait_steps", "i8"),  # most steps for which contexts are held back for a larger batch,
     ("wait_tokens", "f8"),  # and the batch's tokens that end it
+    ("gather_s", "f8"),  # longest time for which a pass waits for more requests
     ("balances_ranks", "i8"),  # 1: see ``trtllm.ranks``
     ("balance_timeout_steps", "i8"),
     ("balance_wait_steps", "i8"),

@@ -18,7 +18,7 @@ from hisearch.kernels.engine.cost import add_energy, batch_cost
 from hisearch.kernels.engine.engine_calls import Op
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import heaps, lists, thinking
-from hisearch.kernels.trtllm import host, memory, ranks, shares, step
+from hisearch.kernels.trtllm import gathering, host, memory, ranks, shares, step
 
 _choose_together = ranks.chosen_together(step.choose)
 
@@ -30,6 +30,8 @@ def form(sim, w, now):
     if sim.config.scheduler_kind == la.LOCKSTEP:
         _form_in_lockstep(sim, w, now)
         return
+    if sim.config.gather_s > 0.0 and not gathering.goes_on(sim, w, now):
+        return
     log.forget_lost(sim)
     steady = step.choose(sim, w)
     steady = not shares.hold_back(sim, w) and steady
@@ -39,16 +41,31 @@ def form(sim, w, now):
         if worker.paused and worker.outstanding == 0:
             heaps.form_at(sim, w, now)
         else:
-            device.await_next(sim, w, now, False)
+            _await_next(sim, w, now, False)
         return
     limit = 1
-    if steady and worker.draining == 0 and worker.outstanding == sim.config.overlap and not _copies_last(sim, w, now):
+    if (
+        steady
+        and sim.config.gather_s == 0.0
+        and worker.draining == 0
+        and worker.outstanding == sim.config.overlap
+        and not _copies_last(sim, w, now)
+    ):
         limit = _fast_forward_limit(sim, w)
     if limit > 1:
         worker.fast_forward_s = now
         device.plan_fast_forward(sim, w, now, limit)
     else:
         _launch(sim, w, now)
+
+
+@kernel
+def _await_next(sim, w, now, launched):
+    """Set the worker's next event after a pass at ``now``, which may have come later than the oldest step's end."""
+    device.await_next(sim, w, now, launched)
+    worker = sim.workers[w]
+    if sim.config.gather_s > 0.0 and worker.phase == la.STEPPING and worker.event_s < now:
+        heaps.event_set(sim, w, now)
 
 
 @kernel
@@ -113,15 +130,19 @@ def _launch(sim, w, now):
     add_energy(sim, w, batch, worker.batch_size, *decodes)
     before = worker.newest_end_s
     end = device.launch(sim, w, max(now, worker.load_back_s), seconds)
-    gaps.add(sim, end - before, worker.decoding)
+    delayed = gathering.delays_results(sim)
+    if not delayed:
+        gaps.add(sim, end - before, worker.decoding)
     if sim.config.log:
         _log_batch(sim, w)
         log.step(sim, w, la.ANY_STEP, now, worker.newest_start_s, end)
+        worker.logged_step = sim.counters[la.LOG_STEPS] - 1
     worker.endings_old = worker.endings_new
     worker.endings_new = -1
     worker.decode_tokens += worker.decoding
+    sim.launches[_row(sim, w)].entries = worker.decoding
     lists.advance_clock(sim, w, 1)
-    if sim.config.thinks:
+    if sim.config.thinks and not delayed:
         thinking.note_decoded(sim, w, worker.clock, end)
     _drain(sim, w)
     row = _row(sim, w)
@@ -133,7 +154,7 @@ def _launch(sim, w, now):
         sim.prompts[row, sim.launches[row].chunks] = batch[k]
         sim.launches[row].chunks += 1
         _account_chunk(sim, w, batch[k], end)
-    device.await_next(sim, w, now, True)
+    _await_next(sim, w, now, True)
 
 
 @kernel
@@ -156,17 +177,12 @@ def advance_prompt(sim, w, r):
 @kernel
 def _account_chunk(sim, w, r, end):
     """Account for a chunk of ``r`` in the step that ends at ``end``."""
-    worker = sim.workers[w]
     request = sim.requests[r]
     if not advance_prompt(sim, w, r):
         return
     request.generated += 1
-    if request.generated == 1:
-        lists.note_first_token(sim, r, end)
-    else:
-        gaps.add(sim, end - request.last_token_s, 1)
-        if sim.config.thinks:
-            thinking.note_sampled(sim, r, request.generated - 1, end, worker.decoding)
+    if not gathering.delays_results(sim):
+        gathering.note_sampled(sim, w, r, end)
     if request.generated == sim.trace.output_tokens[r]:
         _await_end(sim, w, r)
         return
@@ -268,17 +284,22 @@ def _findable_tokens(sim, r, step):
 
 @kernel
 def receive(sim, w, r, now):
-    """Queue request ``r`` at ``now``; end a fast-forward early if ``r`` might start in it."""
+    """Queue request ``r`` at ``now``; end a fast-forward early if ``r`` might start in it.
+
+    By priority also if ``r`` becomes active in it, and stays before more urgent ones that come later.
+    """
     if sim.config.scheduler_kind == la.LOCKSTEP:
         ranks.receive(sim, w, r)
         return
     worker = sim.workers[w]
     memory.queue_up(sim, w, r)
+    if sim.config.gather_s > 0.0:
+        gathering.receive(sim, w, now)
     if worker.phase == la.IDLE:
         heaps.form_at(sim, w, now)
     elif (
         worker.phase == la.FAST_FORWARDING
-        and not worker.full
+        and (not worker.full or sim.config.schedule == la.PRIORITY)
         and worker.running + worker.waiting <= sim.config.max_running
     ):
         device.cut_fast_forward(sim, w, now)

@@ -6,6 +6,11 @@ those of the output when the request leaves. A request keeps duplicate blocks, a
 it leaves. Then it gives them up for those in the tree, or they replace one in host memory. A request's first
 ``locked_tokens`` tokens are thus always a path of the tree, all of it in HBM.
 
+Requests wait in order of arrival. By priority (``scheduler_config.waiting_queue_policy``) they are queued, the most
+urgent first, until they become active; the active ones keep their order. Sources: ``PriorityWaitingQueue`` of
+``pyexecutor/scheduler/waiting_queue.py``, ``get_from_waiting_queue`` of ``pyexecutor/request_utils.py``, pull request
+12362.
+
 ``WORKER.allocated_pages`` counts the pages of started requests, shared ones once for each. ``promised_pages`` counts
 the pages that they would have at their declared lengths.
 """
@@ -17,7 +22,10 @@ from hisearch.kernels.cache import queue, tree
 from hisearch.kernels.engine import log, ordered
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
-from hisearch.kernels.trtllm import host
+from hisearch.kernels.trtllm import gathering, host
+
+#: The order of a queued request that is not active; behind that of any active one.
+NOT_ACTIVE = 1 << 62
 
 
 @kernel
@@ -51,11 +59,41 @@ def _most_pages(sim, r):
 
 @kernel
 def queue_up(sim, w, r):
-    """Let ``r`` wait on scheduler ``w`` behind all others."""
+    """Let ``r`` wait on scheduler ``w`` behind all others, by priority behind those that go before it."""
     sim.requests[r].node = sim.workers[w].cache_id
+    sim.workers[w].active_tokens += sim.trace.input_tokens[r]
+    if sim.config.schedule == la.PRIORITY:
+        _queue_by_priority(sim, w, r)
+        return
     lists.number(sim, w, r)
     lists.wait_last(sim, w, r)
-    sim.workers[w].active_tokens += sim.trace.input_tokens[r]
+
+
+@kernel
+def _queue_by_priority(sim, w, r):
+    """Queue ``r`` behind the active requests of ``w`` and those of its priority or a more urgent one."""
+    sim.requests[r].order = NOT_ACTIVE
+    before = sim.workers[w].waiting_tail
+    while before >= 0 and sim.requests[before].order == NOT_ACTIVE:
+        if sim.trace.priority[before] <= sim.trace.priority[r]:
+            break
+        before = sim.requests[before].prev
+    lists.wait_after(sim, w, before, r)
+
+
+@kernel
+def activate(sim, w):
+    """Number the first queued requests of ``w``, for which there are places: they are active from now on."""
+    if sim.config.schedule != la.PRIORITY:
+        return
+    worker = sim.workers[w]
+    places = sim.config.max_running - worker.running
+    r = worker.waiting_head
+    while r >= 0 and places > 0:
+        if sim.requests[r].order == NOT_ACTIVE:
+            lists.number(sim, w, r)
+        places -= 1
+        r = sim.requests[r].next
 
 
 @kernel
@@ -169,7 +207,7 @@ def pause(sim, w, r):
     worker = sim.workers[w]
     request = sim.requests[r]
     if request.status == la.DECODING:
-        request.last_token_s = worker.newest_end_s
+        request.last_token_s = gathering.newest_result_s(sim, w)
         lists.leave_decode(sim, w, r)
         in_flight = 1 if worker.outstanding > 0 else 0
         release(sim, w, r, request.computed, request.computed - in_flight)

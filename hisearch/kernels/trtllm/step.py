@@ -19,8 +19,8 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.traffic import lists
 from hisearch.kernels.trtllm import batch, memory, shares
 
-#: Behind the order of any request.
-NO_END = 1 << 62
+#: Behind the order of any active request.
+NO_END = memory.NOT_ACTIVE
 
 
 @kernel
@@ -262,6 +262,7 @@ def choose(sim, w):
     worker.batch_size = 0
     worker.full = 0
     worker.paused = 0
+    memory.activate(sim, w)
     note_pages_in_progress(sim, w)
     needed = batch.list_late(sim, w)
     if worker.decoding > 0:

@@ -101,6 +101,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         chunking_policy=_CHUNKING_POLICIES[engine.chunking_policy] if engine.chunked_prefill else 0,
         wait_steps=engine.batch_wait_timeout_iters,
         wait_tokens=engine.batch_wait_max_tokens_ratio * engine.chunk_tokens,
+        gather_s=1e-3 * engine.batch_wait_timeout_ms,
         balances_ranks=engine.attention_dp_balance,
         balance_timeout_steps=engine.attention_dp_timeout_iters,
         balance_wait_steps=engine.attention_dp_batching_wait_iters,

@@ -141,7 +141,9 @@ def _discarded_tokens(log: StepLog, count: int) -> npt.NDArray[np.bool_]:
 
 
 def token_times(result: Result) -> tuple[I8, F8]:
-    """(``first`` as in ``TokenEntries``, ends of the steps that made each token in seconds, (T,), NaN where none did).
+    """(``first`` as in ``TokenEntries``, when each token came out in seconds, (T,), NaN where no step made it).
+
+    That is the end of its step, or of the pass that the engine made before it took in the step's results.
 
     Raises:
         LogMissing: there is no log, or it lacks a step that made a token of a finished request.
@@ -150,7 +152,8 @@ def token_times(result: Result) -> tuple[I8, F8]:
     first, entry = token_entries(result)
     made = entry != NOT_MADE
     times = np.full(len(entry), np.nan)
-    times[made] = log.steps["end_s"][entry_steps(log)[entry[made]]]
+    known_s = np.maximum(log.steps["end_s"], log.steps["known_s"])
+    times[made] = known_s[entry_steps(log)[entry[made]]]
     lacking = np.flatnonzero(np.repeat(result.requests.finished, np.diff(first)) & ~made)
     if len(lacking):
         slot = int(lacking[0])

@@ -199,6 +199,11 @@ class EngineSpec(Strict):
         description="TensorRT-LLM context_chunking_policy: prompts share a step's budget in order, or a page each in "
         "turn.",
     )
+    batch_wait_timeout_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0,
+        description="TensorRT-LLM batch_wait_timeout_ms: longest time for which every pass waits until "
+        "max_running_requests have come since the pass before, also while others decode.",
+    )
     batch_wait_timeout_iters: NonNegativeInt = Field(
         0, description="TensorRT-LLM batch_wait_timeout_iters: most steps for which prompts wait for more of them."
     )

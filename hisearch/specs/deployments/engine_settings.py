@@ -15,6 +15,9 @@ from hisearch.specs.versions import PYTORCH_SINCE, precedes
 #: (pull request 27614); TensorRT-LLM's "Overlap Scheduler", a feature of its PyTorch backend.
 OVERLAPS_SINCE = {"vllm": "0.14.0", "trtllm": PYTORCH_SINCE}
 
+#: First release of TensorRT-LLM that has ``scheduler_config.waiting_queue_policy: priority`` (pull request 12362).
+PRIORITY_SINCE = "1.3.0rc11"
+
 #: Evictions of SGLang's radix cache that not every modelled release has: name -> first release.
 EVICTIONS_SINCE = {"slru": "0.5.10"}
 
@@ -52,6 +55,7 @@ class Engine(Protocol):
 TRTLLM_SETTINGS = {
     "capacity_policy": "guaranteed_no_evict",
     "chunking_policy": "first_come_first_served",
+    "batch_wait_timeout_ms": 0.0,
     "batch_wait_timeout_iters": 0,
     "batch_wait_max_tokens_ratio": 0.0,
     "attention_dp_balance": False,
@@ -109,6 +113,13 @@ def with_release_defaults(data: Any) -> Any:
     return data | {"overlap": False} if former or by_ngram else data
 
 
+def has_order(name: EngineName, version: str, order: str) -> bool:
+    """Whether a release of an engine that knows the ``order`` of the waiting queue has it already."""
+    if name != "trtllm" or order != "priority":
+        return True
+    return not precedes(rules_version(name, version), PRIORITY_SINCE)
+
+
 def check_trtllm(engine: Engine) -> None:
     """Refuse settings that only TensorRT-LLM has in another engine, and blocks that it does not have.
 
@@ -123,6 +134,8 @@ def check_trtllm(engine: Engine) -> None:
                 title = ENGINE_TITLES[engine.name]
                 raise ValueError(f"{title} has no {key}; {getattr(engine, key)} needs engine trtllm")
         return
+    if not has_order("trtllm", engine.version, engine.schedule):
+        raise ValueError(f"TensorRT-LLM {engine.version} has no schedule priority: it came with {PRIORITY_SINCE}")
     page = engine.page_size
     if page < 2 or page & (page - 1):
         raise ValueError(f"page_tokens {page}: TensorRT-LLM needs a power of two greater than 1")

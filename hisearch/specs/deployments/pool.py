@@ -191,6 +191,11 @@ class PoolSpec(Strict):
         if QUEUE_ORDERS[self.engine.schedule].counts_service and self.pipeline_parallel > 1:
             message = f"{self.engine.schedule} counts a worker's own service; simulated without pipeline_parallel"
             raise KeyedError(("engine", "schedule"), message)
+        several = self.attention_data_parallel * self.pipeline_parallel > 1
+        if self.engine.name == "trtllm" and self.engine.schedule == "priority" and several:
+            message = "TensorRT-LLM's priority is simulated without attention_data_parallel and pipeline_parallel"
+            raise KeyedError(("engine", "schedule"), message)
+        _check_gathering(self)
         _check_decode_tiers(self)
         if self.schedule and self.autoscale is not None:
             raise KeyedError(("autoscale",), "a pool follows its schedule or an autoscaler, not both")
@@ -312,6 +317,24 @@ def _check_all_to_all(pool: PoolSpec) -> None:
         refused = {"mixed_chunk": engine.mixed_chunk, "drafted tokens": engine.speculation is not None}
         for what in (name for name, is_refused in refused.items() if is_refused):
             raise KeyedError(("engine", "experts", "two_batch_overlap"), f"is not simulated with {what}")
+
+
+def _check_gathering(pool: PoolSpec) -> None:
+    """Refuse where passes that wait for requests are not simulated.
+
+    Raises:
+        KeyedError: with a key below the pool.
+    """
+    if not pool.engine.batch_wait_timeout_ms:
+        return
+    refused = {
+        "in decode workers": pool.role == "decode",
+        f"with attention_data_parallel {pool.attention_data_parallel}": pool.attention_data_parallel > 1,
+        f"with pipeline_parallel {pool.pipeline_parallel}": pool.pipeline_parallel > 1,
+        "with drafted tokens": pool.engine.speculation is not None,
+    }
+    for where in (name for name, is_refused in refused.items() if is_refused):
+        raise KeyedError(("engine", "batch_wait_timeout_ms"), f"is not simulated {where}")
 
 
 def _check_decode_tiers(pool: PoolSpec) -> None:

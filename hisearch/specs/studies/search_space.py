@@ -21,7 +21,7 @@ from hisearch.specs.deployments.agent_memory import (
 )
 from hisearch.specs.deployments.deployment import EvictionName
 from hisearch.specs.deployments.engine import SCHEDULES, CapacityPolicyName, ScheduleName
-from hisearch.specs.deployments.engine_settings import SWA_FULL_TOKENS_RATIO
+from hisearch.specs.deployments.engine_settings import SWA_FULL_TOKENS_RATIO, has_order
 from hisearch.specs.deployments.routing import AdmissionSpec, RouterName, RouterSpec
 from hisearch.specs.deployments.speculation import METHODS, SpeculationSpec, drafts_of_engine
 from hisearch.specs.deployments.tiers import (
@@ -116,8 +116,10 @@ class ExecutionSpace(Strict):
         return [drafts for drafts in self.speculation if drafts_of_engine(engine, version, drafts)] or [None]
 
     def schedules_of(self, engine: EngineName) -> list[str]:
-        """Orders of the waiting queue that an engine has; fcfs where it has none of the space's."""
-        return [name for name in dict.fromkeys(self.schedules) if name in SCHEDULES[engine]] or ["fcfs"]
+        """Orders of the waiting queue that an engine's release has; fcfs where it has none of the space's."""
+        version, known = self.versions.get(engine, ""), SCHEDULES[engine]
+        orders = (name for name in dict.fromkeys(self.schedules) if name in known)
+        return [name for name in orders if has_order(engine, version, name)] or ["fcfs"]
 
     def engine_settings(self, engine: EngineName, has_window_pool: bool) -> list[dict[str, Any]]:
         """Every combination of an engine's batch limits and policies, with its release: keys of an ``EngineSpec``.

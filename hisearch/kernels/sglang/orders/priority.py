@@ -1,5 +1,7 @@
 """Lower priority values first, then by arrival.
 
+TensorRT-LLM: by priority, requests become active (``trtllm.memory``).
+
 SGLang: --enable-priority-scheduling --schedule-low-priority-values-first; without the latter higher values go first.
 Every pass tries, full or not, since a waiting request might preempt running ones (``sglang.retraction``).
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 from hisearch.base.jit import kernel
 from hisearch.base.policies import QueueOrder
 
-ORDER = QueueOrder("Lower priority values first.", engines=("vllm", "sglang"), flag="priority")
+ORDER = QueueOrder("Lower priority values first.", engines=("vllm", "sglang", "trtllm"), flag="priority")
 
 
 @kernel

@@ -84,6 +84,7 @@ def choose(sim, w):
     worker.batch_size = 0
     worker.full = 0
     worker.paused = 0
+    memory.activate(sim, w)
     step.note_pages_in_progress(sim, w)
     end = _choose_decodes(sim, w)
     if sim.config.capacity_policy == la.STATIC_BATCH and worker.decoding > 0:
