@@ -54,7 +54,7 @@ def figure(cells: list[dict[str, Any]]) -> str:
     searched = [cell for cell in cells if not cell["skipped"]]
     panels = []
     for index, scenario in enumerate(SCENARIOS):
-        of = sorted((cell for cell in searched if cell["scenario"] == scenario), key=lambda cell: cell["ratio"])
+        of = sorted((cell for cell in searched if cell["scenario"] == scenario), key=_place)
         panels.append(_panel(scenario, of, LEFT + index * (WIDTH + GAP), axis=index == 0))
     width, height = LEFT + len(SCENARIOS) * (WIDTH + GAP), TOP + HEIGHT + BOTTOM
     entries = [f'<tspan fill="{COLOURS[name]}">● {name}</tspan>' for name in ("trtllm", "vllm")]
@@ -64,6 +64,11 @@ def figure(cells: list[dict[str, Any]]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="Arial" font-size="12">'
         f'<rect width="100%" height="100%" fill="white"/>{"".join(panels)}{legend}</svg>\n'
     )
+
+
+def _place(cell: dict[str, Any]) -> tuple[float, int, str]:
+    """By the ratio as the table has it; equal ones by what their points look like."""
+    return round(cell["ratio"], 2), cell["submissions"], cell["engine"]
 
 
 def _y(ratio: float) -> float:
