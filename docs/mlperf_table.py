@@ -51,7 +51,8 @@ RATIOS = (0.8, 1.0, 1.25, 1.5, 2.0, 2.5)
 
 def figure(cells: list[dict[str, Any]]) -> str:
     """Simulated over best submission as SVG: a panel for each scenario, a point for each cell in rising order."""
-    searched = [cell for cell in cells if not cell["skipped"]]
+    # As the table has them.
+    searched = [cell | {"ratio": round(cell["ratio"], 2)} for cell in cells if not cell["skipped"]]
     panels = []
     for index, scenario in enumerate(SCENARIOS):
         of = sorted((cell for cell in searched if cell["scenario"] == scenario), key=_place)
@@ -67,8 +68,8 @@ def figure(cells: list[dict[str, Any]]) -> str:
 
 
 def _place(cell: dict[str, Any]) -> tuple[float, int, str]:
-    """By the ratio as the table has it; equal ones by what their points look like."""
-    return round(cell["ratio"], 2), cell["submissions"], cell["engine"]
+    """By the ratio; equal ones by what their points look like."""
+    return cell["ratio"], cell["submissions"], cell["engine"]
 
 
 def _y(ratio: float) -> float:
