@@ -154,9 +154,9 @@ def _counted(cases: Sequence[Case], errors: F8, members: Sequence[int], figure: 
 
 def _of_prompts(cases: Sequence[Case], errors: F8, members: Sequence[int]) -> tuple[F8, npt.NDArray[np.str_]]:
     """Errors of prompts, and their models."""
-    told = [(cases[i].model, cases[i].prompts, errors[i]) for i in members if np.isfinite(errors[i]).all()]
-    found = [(model, prompts.error(both)) for model, prompts, both in told if prompts is not None]
-    return np.array([error for _, error in found]), np.array([model for model, _ in found])
+    priced = [(cases[i].model, cases[i].prompts, errors[i]) for i in members if np.isfinite(errors[i]).all()]
+    known = [(model, prompts.error(both)) for model, prompts, both in priced if prompts is not None]
+    return np.array([error for _, error in known]), np.array([model for model, _ in known])
 
 
 def _written(quantiles: F8, runs: int) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hisearch.simulate.plans.fleet import PoolPlan, TransferPlan
-from hisearch.simulate.plans.plan import WorkerPlan
+from hisearch.simulate.plans.fleet import TransferPlan
 from hisearch.specs.deployments.cluster import RoleName, TransferSpec
 from hisearch.specs.deployments.routing import RouterSpec
 from hisearch.specs.machines.hardware import FabricSpec
@@ -86,7 +85,7 @@ def _stated(row: SiliconRow, role: RoleName) -> Side:
 
 
 def conditions_of_side(side: Side) -> Conditions:
-    """Conditions of the side's row, with the limits of its recipe.
+    """Conditions of the side's row, with the limits of its recipe; waits of scripts for a single server are left out.
 
     TensorRT-LLM's prefill workers do not overlap steps (``disable_overlap_scheduler`` in each of its recipes). The
     receive interval of SGLang's low-latency recipes on GB200 and GB300, ten decode steps, is not simulated on decode
@@ -112,11 +111,6 @@ def conditions_of_side(side: Side) -> Conditions:
         "overlap": engine.overlap and (engine.name != "trtllm" or side.role != "prefill"),
     }
     return replace(conditions, engine=engine.model_copy(update=changed), pool_tokens=limits.pool_tokens)
-
-
-def pool_of(side: Side, plan: WorkerPlan) -> PoolPlan:
-    """The side's workers, each of ``plan``."""
-    return PoolPlan(plan, side.workers, side.role, side.role)
 
 
 def transfer_of(engine: str, fabric: FabricSpec, bytes_per_token: float) -> TransferPlan:

@@ -23,7 +23,7 @@ from hisearch.validate.silicon.rows import SiliconRow
 #: Tokens that a server reads for each one that the client counted, where the client's tokeniser was broken: 35,921 of
 #: 7,140 (InferenceX, pull request 937). 5.0 to 5.3 is plausible: 531 of 102 there.
 RETOKENISED = 5.03
-#: Requests for each one in flight in the first runs with prefill and decode apart (``_first_split``).
+#: Requests for each one in flight in the first disaggregated runs (``_first_split``).
 FIRST_ROUNDS = 5
 #: First and last release of SGLang's images with such clients (``_broken_client``).
 BROKEN_CLIENTS = ("0.5.10", "0.5.11")
@@ -125,7 +125,7 @@ def _deepseek(row: SiliconRow) -> Conditions:
 def _drafting(row: SiliconRow, limits: dict[str, Any], drafts: int, kv_dtype: Literal["fp8", "bf16"]) -> Conditions:
     """The engine of ``limits``. SGLang 0.5.9 refuses a receive interval with attention groups."""
     if row.parallelism.attention_data > 1:
-        limits |= {"receive_interval": 1}
+        limits = limits | {"receive_interval": 1}
     return burst(engine_of(row, **limits, overlap=not drafts, draft_tokens=drafts), kv_dtype)
 
 
@@ -142,7 +142,7 @@ def _broken_client(row: SiliconRow) -> bool:
 
 
 def _first_split(row: SiliconRow) -> bool:
-    """Whether Dynamo's own scripts ran prefill and decode apart, before those of srt-slurm.
+    """Whether Dynamo's own scripts ran the disaggregated row, before those of srt-slurm.
 
     ``slurm_jobs/scripts/vllm/bench.sh`` of github ai-dynamo/dynamo sends five requests for every one in flight.
     """

@@ -21,7 +21,7 @@ from hisearch.latency.priced import AcrossHosts, PricedWorker
 from hisearch.latency.served_errors import plain_name
 from hisearch.latency.sharding import InvalidParallelism, Parallelism
 from hisearch.simulate.engine import EngineOutOfMemory, simulate, simulate_fleet
-from hisearch.simulate.plans.fleet import FleetPlan
+from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.plans.speculation_plan import plan_speculation
 from hisearch.simulate.results.tables import RequestTable
@@ -147,8 +147,7 @@ class Pricer:
             raise NotPriced(f"mode {row.mode} is not known")
         conditions = conditions_of(row)
         plan = self._timed(row, conditions, times)
-        if prompts != 1.0:
-            plan = replace(plan, costs=corrected(plan.costs, CorrectionSpec(prefill=prompts)))
+        plan = replace(plan, costs=corrected(plan.costs, CorrectionSpec(prefill=prompts)))
         return _means(lambda trace: simulate(plan, trace, pooled=True).requests, Loop.of(row, conditions))
 
     def prompt_share(self, row: SiliconRow) -> float:
@@ -172,7 +171,7 @@ class Pricer:
         pools = []
         for side in sides:
             limits = disaggregated.conditions_of_side(side)
-            pools.append(disaggregated.pool_of(side, self._timed(side.row, limits, times)))
+            pools.append(PoolPlan(self._timed(side.row, limits, times), side.workers, side.role, side.role))
         conditions = conditions_of(sides[1].row)
         fabric: FabricSpec = self._spec("Fabric", disaggregated.FABRIC)
         kv_bytes_per_token = pools[1].plan.memory.kv_bytes_per_token_per_rank
