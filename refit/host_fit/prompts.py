@@ -6,9 +6,11 @@ Notation
     e   log(simulated / measured): e_ttft and e_step as the fit has them
 
     e_latency = log(w exp(e_ttft) + (1 - w) exp(e_step))
-    e_prompts = e_latency / s
+    e_prompts = sign(e_latency) log(1 + (exp|e_latency| - 1) / s)
 
-All of the latency's error is put on prompts. So decodes' errors are in it too, the more the smaller their share.
+All of the latency's error is put on prompts: if prompts take f times as long, a latency grows to 1 + s (f - 1). The
+share is taken as that of the shorter latency, so that too slow and too fast count alike. Decodes' errors are in it
+too, the more the smaller the share.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class PromptWeights:
     def error(self, errors: F8) -> float:
         """e_prompts, from e_ttft and e_step."""
         ttft, step = np.exp(errors)
-        return float(np.log(self.ttft_part * ttft + (1.0 - self.ttft_part) * step) / self.share)
+        of_latency = np.log(self.ttft_part * ttft + (1.0 - self.ttft_part) * step)
+        return float(np.sign(of_latency) * np.log1p(np.expm1(abs(of_latency)) / self.share))
 
 
 def prompt_weights(row: SiliconRow, pricer: Pricer) -> PromptWeights | None:

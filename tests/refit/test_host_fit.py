@@ -322,8 +322,10 @@ class TestReport:
     def test_runs_of_long_prompts_tell_of_prompts(self) -> None:
         """A latency that is a tenth too long, of which prompts are half: prompts are a fifth too long."""
         weights = PromptWeights(ttft_part=0.25, share=0.5)
-        assert weights.error(np.log([1.1, 1.1])) == pytest.approx(2 * math.log(1.1))
-        assert weights.error(np.log([1.4, 1.0])) == pytest.approx(2 * math.log(1.1))
+        assert weights.error(np.log([1.1, 1.1])) == pytest.approx(math.log(1.2))
+        assert weights.error(np.log([1.4, 1.0])) == pytest.approx(math.log(1.2))
+        assert weights.error(-np.log([1.1, 1.1])) == pytest.approx(-math.log(1.2))
+        assert weights.error(np.zeros(2)) == 0.0
         cases, errors = made_up(100), normal_errors(100)
         weighted = [replace(case, prompts=weights) if k < 60 else case for k, case in enumerate(cases)]
         laws = error_laws(weighted, [LeftOut("GPU", errors)])["vllm"]["situations"]["accelerator"]
