@@ -245,12 +245,16 @@ def hosts(data: Data) -> str:
         files = there(sorted((data.validation / "silicon").glob("*.csv")), f"runs in {data.validation / 'silicon'}")
         folder = there([data.validation / "vllm_open_loop"], f"runs in {data.validation / 'vllm_open_loop'}")[0]
         served = there(sorted((data.validation / "vllm_e2e").glob("*/")), f"cases in {data.validation / 'vllm_e2e'}")
-        judged = on_one_thread(fit_hosts)(files, [folder], served, processes=2)
+        judged = on_one_thread(fit_hosts)(files, [folder], served, processes=2, note=_progress)
         write_judged(judged, HOSTS, ERRORS, ", ".join(path.name for path in (*files, folder, *served)))
         figures = {"runs": judged.runs, "errors": judged.errors, "coverage": judged.coverage}
         JUDGED.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
         carry_hosts()
     return host_tables.details(_judged(), yaml.safe_load(HOSTS.read_text(encoding="utf-8")))
+
+
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def expect(_data: Data) -> str:

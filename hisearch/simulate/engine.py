@@ -301,7 +301,7 @@ def allocate(
     rooms: cache-tree nodes of each pool. log_limit: steps to log; 0: none. models: index of each request's model among
     the plan's, shape (N,); None for a single model. All else is that of ``simulate_fleet``.
     """
-    arrays = front_end.delayed(
+    arrays, front_end_s = front_end.delayed(
         agent_arrays.arrays_of(trace, [pool.plan for pool in plan.pools]),
         plan,
         trace,
@@ -311,6 +311,7 @@ def allocate(
     fleet = fleet_arrays.allocate(
         plan,
         arrays,
+        front_end_s,
         load=load,
         seed=seed,
         horizon_s=horizon_s,
@@ -328,6 +329,7 @@ def allocate(
         settings.pool = p
         settings.first_member = first[p]
         settings.log = log_limit > 0
+        settings.stream_s = pool.plan.costs.front_end.stream_s if trace.agents is None else 0.0
         if pool.plan.writes_back_output:
             settings.store_pool, settings.store_tier = plan.output_storage(pool)
         sims.append(

@@ -1,8 +1,9 @@
 """Front ends: delays of requests on their way to the router, and of tokens on their way to the client.
 
-One process for each worker reads and tokenises requests one after another, so that a burst queues there. A follow-up
-is sent alone and finds the process idle. Tokens of a step are streamed one after another; on average a token waits for
-half of the others in its step. ``FrontEnd.ttft_factor`` delays all tokens of a request by a share of its TTFT.
+One process for each worker reads and tokenises requests one after another, so that a burst queues there. Tokens of a
+step are streamed one after another by the same process; on average a token waits for half of the others in its step.
+So does a follow-up that is sent at once for the other half, else it finds the process idle (``kernels.traffic.flow``).
+``FrontEnd.ttft_factor`` delays all tokens of a request by a share of its TTFT.
 
 Notation
     a_i   when request i is sent, seconds; i counts requests with given arrival times, in order
@@ -25,27 +26,33 @@ from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 
-def delayed(arrays: TraceArrays, plan: FleetPlan, trace: CompiledTrace, load: float, models: I4) -> TraceArrays:
-    """``arrays`` with the times at which requests reach the router instead of those at which they are sent.
+def delayed(
+    arrays: TraceArrays, plan: FleetPlan, trace: CompiledTrace, load: float, models: I4
+) -> tuple[TraceArrays, F8]:
+    """(``arrays`` with the times at which requests reach the router instead of those at which they are sent, delays).
 
     All requests of a model pass the front end of the first pool that serves it. Agents call in their own loop, without
-    a front end. Follow-ups add its delay to their think time. Arrivals stay those of the trace at a load of 1: the
-    caller divides them by ``load``. ``models``: index of each request's model among the plan's, shape (N,).
+    a front end. Arrivals stay those of the trace at a load of 1: the caller divides them by ``load``. ``models``: index
+    of each request's model among the plan's, shape (N,).
+
+    Delays, shape (N,): seconds from sending to the router; of a follow-up, if it finds the process idle. Shape (0,) for
+    front ends that take no time.
     """
     fronts = [pool.plan.costs.front_end for pool in plan.pools]
-    if trace.agents is not None or not any(front.request_s > 0 or front.prompt_token_s > 0 for front in fronts):
-        return arrays
-    arrival, think = arrays.arrival_s.copy(), arrays.think_s.copy()
+    if trace.agents is not None or all(front._replace(ttft_factor=1.0) == FrontEnd() for front in fronts):
+        return arrays, np.empty(0)
+    arrival, delay = arrays.arrival_s.copy(), np.zeros(len(trace))
     for model in np.unique(models):
         front, workers = _front_of(plan, int(model))
         mine = models == model
         each, beyond_s = read_s(front, arrays.input_tokens), front.request_s - front.read_s
+        delay[mine] = beyond_s + each[mine]
         by_clock = np.flatnonzero(mine & (arrays.previous < 0))
         order = by_clock[np.argsort(arrays.arrival_s[by_clock], kind="stable")]
-        read = in_line(arrays.arrival_s[order] / load, each[order], workers)
-        arrival[order] = load * (read + beyond_s)
-        think[mine] += beyond_s + each[mine]
-    return arrays._replace(arrival_s=arrival, think_s=think)
+        sent = arrays.arrival_s[order] / load
+        reached = in_line(sent, each[order], workers) + beyond_s
+        arrival[order], delay[order] = load * reached, reached - sent
+    return arrays._replace(arrival_s=arrival), delay
 
 
 def _front_of(plan: FleetPlan, model: int) -> tuple[FrontEnd, int]:
@@ -66,21 +73,15 @@ def read_s(front: FrontEnd, input_tokens: np.ndarray) -> F8:
 
 
 def deliveries(
-    plan: FleetPlan,
-    trace: CompiledTrace,
-    load: float,
-    models: I4,
-    pools: np.ndarray,
-    columns: Mapping[str, np.ndarray],
+    plan: FleetPlan, models: I4, pools: np.ndarray, front_end_s: F8, columns: Mapping[str, np.ndarray]
 ) -> dict[str, F8]:
     """Client-side delays besides the engines', columns of a ``RequestTable``; none if front ends take no time.
 
     Args:
         plan: pools with their front ends.
-        trace: the requests.
-        load: factor on the rate of arrivals.
         models: index of each request's model among the plan's.
         pools: for each request, the pool that made its tokens.
+        front_end_s: between its sending and the router, shape (N,); (0,) where that takes no time.
         columns: ``arrival_s`` at the router, ``first_token_s``, ``finish_s``; ``decoding_at_first_token``,
             ``decoding_at_last_token``: requests decoding on its worker at its first, and at its last token. Where
             requests think also ``first_visible_s``, ``decoding_at_first_visible``.
@@ -89,20 +90,12 @@ def deliveries(
     if all(front == FrontEnd() for front in front_ends):
         return {}
     stream_s = np.array([front.stream_s for front in front_ends])[pools]
-    if trace.agents is None:
-        sent_s = np.where(trace.arrays.previous < 0, trace.arrays.arrival_s / load, np.nan)
-        alone_s = np.zeros(len(trace))
-        for model in np.unique(models):
-            front, mine = _front_of(plan, int(model))[0], models == model
-            alone_s[mine] = front.request_s - front.read_s + read_s(front, trace.arrays.input_tokens[mine])
-        front_end_s = np.where(np.isnan(sent_s), alone_s, np.maximum(columns["arrival_s"] - sent_s, 0.0))
-    else:
-        front_end_s = np.zeros(len(trace))
+    front_end_s = front_end_s.copy() if len(front_end_s) else np.zeros(len(models))
     # With overlap, SGLang counts the request itself among the decodes when its first token is noted.
     joined = [pool.plan.engine.name == "sglang" and pool.plan.engine.overlap for pool in plan.pools]
     batch_mates = np.maximum(columns["decoding_at_first_token"] - np.array(joined, dtype=np.int64)[pools], 0)
     first_s, last_s = stream_s * (1.0 + 0.5 * batch_mates), stream_s * (1.0 + 0.5 * columns["decoding_at_last_token"])
-    factors = np.ones(len(trace))
+    factors = np.ones(len(models))
     for model in np.unique(models):
         factors[models == model] = _front_of(plan, int(model))[0].ttft_factor
     ttft_s = front_end_s + columns["first_token_s"] - columns["arrival_s"] + first_s

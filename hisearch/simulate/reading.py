@@ -39,7 +39,7 @@ def result_of(
 ) -> Result:
     """The result of a run that ended at ``end_s``, from the arrays of ``fleet`` and of its pools, ``sims``."""
     models = request_models.model if len(request_models.names) > 1 else np.zeros(len(trace), np.int32)
-    table = _request_table(plan, trace, fleet, sims, load, models)
+    table = _request_table(plan, trace, fleet, sims, models)
     pools = _pool_uses(plan, sims)
     until_s = max(tier_use.end_of_run_s(sim, end_s, horizon_reached) for sim in sims)
     first = float(np.nanmin(table.arrival_s)) if np.isfinite(table.arrival_s).any() else 0.0
@@ -164,7 +164,7 @@ _COLUMNS = (
 
 
 def _request_table(
-    plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims: Sequence[la.Sim], load: float, models: I4
+    plan: FleetPlan, trace: CompiledTrace, fleet: fl.Fleet, sims: Sequence[la.Sim], models: I4
 ) -> RequestTable:
     """The requests' table, from the records of each pool."""
     prefill_worker = fleet.sent_to.copy()
@@ -178,7 +178,8 @@ def _request_table(
         kv_arrived_s = np.where(arrived, fleet.kv_transfers["action_s"], np.nan)
     pool = _pool_of(fleet, worker)
     columns |= _visible_columns(trace, sims, pool, columns)
-    delivery = front_end.deliveries(plan, trace, load, models, pool, {**columns, "arrival_s": fleet.arrival_s})
+    columns_and_arrivals = {**columns, "arrival_s": fleet.arrival_s}
+    delivery = front_end.deliveries(plan, models, pool, fleet.front_end_s, columns_and_arrivals)
     columns = {name: values for name, values in columns.items() if not name.startswith("decoding_at_")}
     return RequestTable(
         arrival_s=fleet.arrival_s.copy(),

@@ -52,8 +52,9 @@ PRIORS: dict[str, Prior] = {
     "request_s": Prior(6e-3, 3e-3, 2e-3),
     "prompt_token_s": Prior(2.8e-6, 0.8e-6, 1e-6),
 }
-#: Measured, not fitted; of vLLM, and taken to hold for the other engines too.
+#: Measured, not fitted; of vLLM, and taken to hold for the other engines too where theirs is not known.
 MEASURED = {"schedule_sequence_s": 11e-6, "read_s": 1e-3, "stream_s": 50e-6}
+MEASURED_OF = {"sglang": {"read_s": 2.1e-3, "stream_s": 112e-6}}
 CONSTANTS = tuple(PRIORS)
 MEAN, STD, STEP = (np.array([getattr(prior, key) for prior in PRIORS.values()]) for key in ("mean", "std", "step"))
 LOW, HIGH = (np.array([getattr(RANGES[name], key) for name in CONSTANTS]) for key in ("low", "high"))
@@ -88,7 +89,7 @@ class HostFit:
     def times_of(self, case: Case) -> HostTimes:
         """Host times of a case: its version's, else its release's, else its engine's, else the prior means."""
         if case.engine not in self.engines:
-            return times_of(MEAN)
+            return times_of(MEAN, case.engine)
         return self.engines[case.engine].of_version(case.version)
 
 
@@ -131,17 +132,19 @@ def fit(
     }
     engines = {
         engine: EngineTimes(
-            times_of(theta), {group[1]: times_of(value) for group, value in versions.items() if group[0] == engine}
+            times_of(theta, engine),
+            {group[1]: times_of(value, engine) for group, value in versions.items() if group[0] == engine},
         )
         for (engine, _), theta in engine_thetas.items()
     }
     return HostFit(engines, {group: len(members) for group, members in {**engine_groups, **groups}.items()}, computed)
 
 
-def times_of(theta: F8) -> HostTimes:
-    """Constants to four digits, within their ranges."""
+def times_of(theta: F8, engine: str) -> HostTimes:
+    """Constants to four digits, within their ranges, and what was measured of ``engine``."""
     within = np.clip(theta, LOW, HIGH)
-    return HostTimes(**MEASURED, **{name: float(f"{value:.4g}") for name, value in zip(CONSTANTS, within, strict=True)})
+    fitted = {name: float(f"{value:.4g}") for name, value in zip(CONSTANTS, within, strict=True)}
+    return HostTimes(**MEASURED | MEASURED_OF.get(engine, {}), **fitted)
 
 
 def vector_of(times: HostTimes) -> F8:
@@ -178,7 +181,8 @@ def workers(cases: Sequence[Case], processes: int):  # type: ignore[no-untyped-d
 
 
 def _errors_of(job: tuple[list[int], list[F8]]) -> list[F8]:
-    return [_cases[index].errors(times_of(theta)) for index, theta in zip(*job, strict=True)]
+    chosen = [_cases[index] for index in job[0]]
+    return [case.errors(times_of(theta, case.engine)) for case, theta in zip(chosen, job[1], strict=True)]
 
 
 def evaluator(pool: Executor | None) -> Evaluate:
@@ -186,13 +190,14 @@ def evaluator(pool: Executor | None) -> Evaluate:
     places = {id(case): index for index, case in enumerate(_cases)}
 
     def in_process(cases: Sequence[Case], thetas: Sequence[F8]) -> F8:
-        return np.array([case.errors(times_of(theta)) for case, theta in zip(cases, thetas, strict=True)])
+        pairs = zip(cases, thetas, strict=True)
+        return np.array([case.errors(times_of(theta, case.engine)) for case, theta in pairs])
 
     def in_pool(cases: Sequence[Case], thetas: Sequence[F8]) -> F8:
         assert pool is not None
         at = [places[id(case)] for case in cases]
-        # Similar cases stay together, so that a process compiles their worker once.
-        size = 64
+        # Similar cases stay together, so that a process compiles their worker once; the longest take a second each.
+        size = 16
         jobs = [(at[k : k + size], list(thetas[k : k + size])) for k in range(0, len(at), size)]
         return np.array([error for chunk in pool.map(_errors_of, jobs) for error in chunk])
 

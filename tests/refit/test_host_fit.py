@@ -187,7 +187,7 @@ class TestFit:
         assert 2.0 * far[0] < far[1]
 
     def test_engines_are_fitted_each_by_itself(self) -> None:
-        both = fit(made_up(80) + made_up(80, seed=1, engine="sglang", truth=times_of(MEAN)))
+        both = fit(made_up(80) + made_up(80, seed=1, engine="sglang", truth=times_of(MEAN, "vllm")))
         assert set(both.engines) == {"vllm", "sglang"}
         assert both.cases["vllm", ALL] == both.cases["sglang", ALL] == 80
         np.testing.assert_array_equal(constants_of(both), constants_of(fit(made_up(80))))
@@ -200,7 +200,7 @@ class TestFit:
     @given(st.lists(st.floats(-1.0, 2.0), min_size=len(CONSTANTS), max_size=len(CONSTANTS)))
     def test_times_lie_within_their_ranges_to_four_digits(self, shares: Sequence[float]) -> None:
         theta = LOW + np.array(shares) * (HIGH - LOW)
-        times = times_of(theta)
+        times = times_of(theta, "vllm")
         assert times.implausible() == []
         np.testing.assert_allclose(vector_of(times), np.clip(theta, LOW, HIGH), rtol=6e-4)
         assert {name: getattr(times, name) for name in MEASURED} == MEASURED
@@ -239,7 +239,7 @@ class TestVersions:
         assert set(fitted.engines["vllm"].versions) == {"1.0"}
         assert fitted.times_of(few[0]) == fitted.engines["vllm"].own
         assert fitted.times_of(replace(few[0], version="1.0")) == fitted.engines["vllm"].versions["1.0"]
-        assert fitted.times_of(replace(few[0], engine="trtllm")) == times_of(MEAN)
+        assert fitted.times_of(replace(few[0], engine="trtllm")) == times_of(MEAN, "trtllm")
 
     def test_those_with_few_join_another_of_their_release(self) -> None:
         counts = {"1.2.0rc2.post2": VERSION_CASES, "1.2.0rc2": 3, "1.3.0rc1": 2}
@@ -284,7 +284,7 @@ class TestLeaveOut:
     def test_an_engine_that_loses_all_runs_is_priced_by_what_was_known(self) -> None:
         cases = made_up(30) + made_up(30, seed=1, engine="sglang", campaign="b")
         held_out = leave_out("campaign", cases, fit(cases))
-        np.testing.assert_array_equal(held_out.errors, [case.errors(times_of(MEAN)) for case in cases])
+        np.testing.assert_array_equal(held_out.errors, [case.errors(times_of(MEAN, case.engine)) for case in cases])
 
     def test_a_version_that_loses_all_runs_is_priced_by_its_engine(self) -> None:
         """Of two versions that only one campaign each has run."""

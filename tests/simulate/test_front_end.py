@@ -94,25 +94,31 @@ class TestDelayed:
         """Whatever their order in the trace, and at a load the line is met as much sooner."""
         sent = np.array([0.0, 0.0, 0.0, 0.002, 8.0])
         trace = trace_of(list(sent), 1000, 5)
-        arrays = delayed(trace.arrays, self.fleet(replicas), trace, load, single_model(trace))
-        expected = slow_line(list(sent / load), [1e-3 + 3e-3] * 5, replicas)
-        assert arrays.arrival_s / load == pytest.approx(np.array(expected) + 5e-3)
+        arrays, delay_s = delayed(trace.arrays, self.fleet(replicas), trace, load, single_model(trace))
+        expected = np.array(slow_line(list(sent / load), [1e-3 + 3e-3] * 5, replicas)) + 5e-3
+        assert arrays.arrival_s / load == pytest.approx(expected)
+        assert delay_s == pytest.approx(expected - sent / load)
 
-    def test_follow_ups_find_it_idle(self) -> None:
+    def test_follow_ups_find_it_idle_unless_they_come_at_once(self) -> None:
         trace = trace_of([0.0, np.nan], 1000, 5, previous=[-1, 0], think_s=[0.0, 0.25], open_loop=False)
-        arrays = delayed(trace.arrays, self.fleet(), trace, 1.0, single_model(trace))
-        assert arrays.think_s[1] - trace.arrays.think_s[1] == pytest.approx(6e-3 + 3e-6 * trace.arrays.input_tokens[1])
+        arrays, delay_s = delayed(trace.arrays, self.fleet(), trace, 1.0, single_model(trace))
+        np.testing.assert_array_equal(arrays.think_s, trace.arrays.think_s)
+        assert delay_s[1] == pytest.approx(6e-3 + 3e-6 * trace.arrays.input_tokens[1])
 
     def test_agents_have_none(self) -> None:
         trace = trace_of([0.0, 0.0], 1000, 5)
         agents = replace(trace, agents=AGENTS)
-        assert delayed(agents.arrays, self.fleet(), agents, 1.0, single_model(agents)) is agents.arrays
-        assert delayed(trace.arrays, self.fleet(), trace, 1.0, single_model(trace)) is not trace.arrays
+        arrays, delay_s = delayed(agents.arrays, self.fleet(), agents, 1.0, single_model(agents))
+        assert arrays is agents.arrays
+        assert len(delay_s) == 0
+        assert delayed(trace.arrays, self.fleet(), trace, 1.0, single_model(trace))[0] is not trace.arrays
 
-    @pytest.mark.parametrize("front", [FrontEnd(), FrontEnd(stream_s=5e-5)])
+    @pytest.mark.parametrize("front", [FrontEnd(), FrontEnd(ttft_factor=1.5)])
     def test_one_that_takes_no_time_leaves_all_as_it_is(self, front: FrontEnd) -> None:
         trace = trace_of([0.0, 0.0], 1000, 5)
-        assert delayed(trace.arrays, self.fleet(front=front), trace, 1.0, single_model(trace)) is trace.arrays
+        arrays, delay_s = delayed(trace.arrays, self.fleet(front=front), trace, 1.0, single_model(trace))
+        assert arrays is trace.arrays
+        assert len(delay_s) == 0
 
     def test_the_trace_is_not_written_to(self) -> None:
         trace = trace_of([0.0, 0.0], 1000, 5)
@@ -203,10 +209,10 @@ class TestClients:
         )
         arrays = system.trace.arrays
         alone_s = front.request_s + front.prompt_token_s * arrays.input_tokens
-        # Nobody is through sooner than alone; a follow-up waits for no one.
+        # Nobody is through sooner than alone; a follow-up waits for half a step's tokens at most.
         assert (table.front_end_s >= alone_s - 1e-9).all()
-        later = arrays.previous >= 0
-        np.testing.assert_allclose(table.front_end_s[later], alone_s[later], rtol=1e-9)
+        later, most = arrays.previous >= 0, system.plan.engine.max_running_requests * system.plan.schedulers
+        assert (table.front_end_s[later] <= alone_s[later] + 0.5 * front.stream_s * most + 1e-9).all()
         served = table.finished
         assert (table.ttft_s[served] >= table.engine_ttft_s[served]).all()
         if table.thinking_tokens is not None:
@@ -234,8 +240,28 @@ class TestClients:
             open_loop=False,
         )  # fmt: skip
         table = simulate(worker(front, name), loop, pooled=pooled).requests
-        period = 15e-3 + loop.arrays.input_tokens[1:] * 3e-6 + tokens * 0.01
+        period = 15e-3 + loop.arrays.input_tokens[1:] * 3e-6 + tokens * 0.01 + front.stream_s
         assert np.diff(table.finish_s) == pytest.approx(period)
+
+    @pytest.mark.parametrize("pooled", [True, False])
+    @pytest.mark.parametrize("think_s", [0.0, 50e-6, 0.2])
+    def test_a_follow_up_comes_behind_the_tokens_of_the_step_that_it_was_waiting_for(
+        self, pooled: bool, think_s: float
+    ) -> None:
+        """Seven others decode on: on average half of their tokens come before the last, half after it."""
+        loop = trace_of(
+            [0.0] * 8 + [np.nan], 100, [50] + [200] * 8, previous=[-1] * 8 + [0], shares_with=np.full(9, -1),
+            think_s=[0.0] * 8 + [think_s], open_loop=False,
+        )  # fmt: skip
+        front = FrontEnd(request_s=6e-3, stream_s=50e-6)
+        table = simulate(worker(front, max_running_requests=16), loop, pooled=pooled).requests
+        half_s = 3.5 * front.stream_s
+        assert table.front_end_s is not None
+        assert table.front_end_s[8] == pytest.approx(front.request_s + max(half_s - think_s, 0.0))
+        sent_s = table.finish_s[0] + front.stream_s + half_s + think_s
+        assert table.arrival_s[8] == pytest.approx(sent_s + table.front_end_s[8])
+        assert table.last_delivery_s is not None
+        assert sent_s == pytest.approx(table.finish_s[0] + table.last_delivery_s[0] + think_s)
 
     @pytest.mark.parametrize("name", ENGINES)
     def test_one_that_takes_no_time_changes_no_byte(self, name: str) -> None:
@@ -247,9 +273,10 @@ class TestClients:
             zero = simulate(_with(system, FrontEnd()), system.trace, **options)
             assert "front_end_s" not in zero.requests.columns()
             _same(plain, zero)
-            # Streaming alone delays clients and nothing else.
+            # Streaming alone delays clients, and what they send when they have an answer.
             streamed = simulate(_with(system, FrontEnd(stream_s=5e-5)), system.trace, **options)
-            _same(plain, streamed)
+            if (system.trace.arrays.previous < 0).all():
+                _same(plain, streamed)
             assert "first_delivery_s" in streamed.requests.columns()
 
         check()

@@ -49,7 +49,7 @@ def _is_disaggregated(fleet, front):
 def _refuse(fleet, r, outcome, now):
     """Refuse request ``r`` with the given outcome."""
     pools.first(fleet).requests[r].outcome = outcome
-    flow.announce_end(fleet, r, now)
+    flow.announce_end(fleet, r, now, now)
 
 
 @kernel
@@ -64,7 +64,7 @@ def _send(fleet, m, r, now):
         if sim.config.role == fl.DECODE and fleet.kv_transfers[r].state == fl.COMPUTED:
             losses.tell(fleet, fleet.kv_transfers[r].source, Op.RELEASE_KV, r, now)
             pools.update_next_event(fleet, fleet.members[fleet.kv_transfers[r].source].pool)
-        flow.announce_end(fleet, r, now)
+        flow.announce_end(fleet, r, now, now)
         return
     request.outcome = la.IN_FLIGHT
     w = schedulers.choose(sim, member.index * sim.config.schedulers, sim.trace.input_tokens[r])

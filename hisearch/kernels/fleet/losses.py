@@ -55,7 +55,7 @@ def try_again(fleet, r, now):
     fleet.sent_to[r] = -1
     if hand.retries > fleet.config.retries:
         pools.first(fleet).requests[r].outcome = la.LOST
-        flow.announce_end(fleet, r, now)
+        flow.announce_end(fleet, r, now, now)
     else:
         kv_transfer.schedule_action(fleet, r, fl.RETRY, now + fleet.config.retry_s)
 

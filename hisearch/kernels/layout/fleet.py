@@ -271,7 +271,8 @@ class Fleet(Handle):
     sims (P,): addresses of the pools' ``layout.Sim`` (see ``pools``). next_s, next_kind (P,): of each pool's next
         event (see ``cluster``).
     front_of (N,): row of the front of each request's model; of length 0 with a single model.
-    arrival_s (N,): at the router; NaN before it is known. sent_to (N,): member, or -1. pending (N,): a heap of
+    arrival_s (N,): at the router; NaN before it is known. front_end_s (N,): between a request's sending and its
+        arrival; of a follow-up yet to be sent, if it meets nobody; of length 0 without a front end. sent_to (N,): member, or -1. pending (N,): a heap of
         follow-ups by arrival; open_loop (N0,): first turns in order of arrival. follower_head, follower_next (N,):
         linked lists of the requests that wait for a request. pool: requests that arrive one after another, each when
         any request has ended.
@@ -311,6 +312,7 @@ class Fleet(Handle):
         "next_kind": Array("i8", 1),
         "front_of": Array("i4", 1),
         "arrival_s": Array("f8", 1),
+        "front_end_s": Array("f8", 1),
         "sent_to": Array("i4", 1),
         "pending": Array(PENDING_FOLLOW_UP, 1),
         "open_loop": Array("i4", 1),

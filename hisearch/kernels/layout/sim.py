@@ -231,6 +231,7 @@ CONFIG = np.dtype(
         ("max_running", "i8"),
         ("chunk_tokens", "i8"),
         ("max_request_tokens", "i8"),  # the model's window
+        ("stream_s", "f8"),  # of the front end, for each token of a step
         ("horizon_s", "f8"),  # of the run: what links carry after it is counted separately
         ("eviction", "i8"),
         ("schedule", "i8"),  # order of the waiting queue

@@ -92,7 +92,20 @@ def next_arrival(fleet):
 
 
 @kernel
-def _announce_to_gates(fleet, r, now):
+def _follow(fleet, f, delivered_s, free_s):
+    """Let follow-up ``f`` arrive; see ``announce_end``. Its front end takes it up once it is free."""
+    sent_s = delivered_s + fleet.trace.think_s[f]
+    if fleet.front_end_s.shape[0] == 0:
+        fleet.arrival_s[f] = sent_s
+    else:
+        # What the client waits for besides the engine: the rest of the step, and its own prompt.
+        fleet.front_end_s[f] += max(free_s - sent_s, 0.0)
+        fleet.arrival_s[f] = sent_s + fleet.front_end_s[f]
+    _pending_push(fleet, f)
+
+
+@kernel
+def _announce_to_gates(fleet, r, delivered_s, free_s):
     """Count the end of request ``r`` at its gates; with the last of its requests a gate opens, and others follow."""
     k = r
     while k >= 0:
@@ -103,28 +116,27 @@ def _announce_to_gates(fleet, r, now):
             if gate.left == 0:
                 f = gate.head
                 while f >= 0:
-                    fleet.arrival_s[f] = now + fleet.trace.think_s[f]
-                    _pending_push(fleet, f)
+                    _follow(fleet, f, delivered_s, free_s)
                     f = fleet.behind_next[f]
         k = fleet.gate_next[k]
 
 
 @kernel
-def announce_end(fleet, r, now):
-    """Request ``r`` ended at ``now``: its follow-ups, or the next request of a pool, arrive after their think time."""
+def announce_end(fleet, r, delivered_s, free_s):
+    """Request ``r`` ended: its follow-ups, or the next request of a pool, are sent after their think time.
+
+    delivered_s: when its client has its last token. free_s: when its front end has sent all tokens of that step.
+    """
     f = fleet.follower_head[r]
     while f >= 0:
-        fleet.arrival_s[f] = now + fleet.trace.think_s[f]
-        _pending_push(fleet, f)
+        _follow(fleet, f, delivered_s, free_s)
         f = fleet.follower_next[f]
     k = fleet.counters[fl.POOLED]
     if k < fleet.pool.shape[0]:
         fleet.counters[fl.POOLED] = k + 1
-        f = fleet.pool[k]
-        fleet.arrival_s[f] = now + fleet.trace.think_s[f]
-        _pending_push(fleet, f)
+        _follow(fleet, fleet.pool[k], delivered_s, free_s)
     if fleet.gates.shape[0] > 0:
-        _announce_to_gates(fleet, r, now)
+        _announce_to_gates(fleet, r, delivered_s, free_s)
 
 
 @kernel

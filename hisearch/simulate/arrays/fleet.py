@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hisearch.base.dtypes import I4
+from hisearch.base.dtypes import F8, I4
 from hisearch.base.policies import ADMISSIONS, AUTOSCALERS, ROUTERS
 from hisearch.kernels.layout import fleet as fl
 from hisearch.simulate.arrays.pool import trace_of
@@ -42,6 +42,7 @@ def first_members(plan: FleetPlan) -> list[int]:
 def allocate(
     plan: FleetPlan,
     trace: TraceArrays,
+    front_end_s: F8,
     *,
     load: float,
     seed: int,
@@ -53,8 +54,8 @@ def allocate(
 ) -> Any:
     """The arrays that pools share; ``sims`` is filled in once they have been made.
 
-    ``pooled``: see ``simulate.engine.simulate_fleet``. ``models``: number of each request's model among the plan's,
-    shape (N,); None where there is but one.
+    ``front_end_s``: of ``simulate.front_end.delayed``. ``pooled``: see ``simulate.engine.simulate_fleet``. ``models``:
+    number of each request's model among the plan's, shape (N,); None where there is but one.
     """
     count = len(trace.arrival_s)
     members = _members(plan)
@@ -73,6 +74,7 @@ def allocate(
         next_kind=np.zeros(len(plan.pools), np.int64),
         front_of=np.empty(0, np.int32) if models is None else (fl.SIDES * models).astype(np.int32),
         arrival_s=np.where(trace.previous < 0, trace.arrival_s / load, np.nan),
+        front_end_s=front_end_s,
         sent_to=np.full(count, -1, np.int32),
         pending=np.empty(count, fl.PENDING_FOLLOW_UP).view(np.recarray),
         open_loop=first_turns[order],

@@ -47,7 +47,7 @@ def entry_of(plan: WorkerPlan, role: int = fl.UNIFIED) -> int:
 
 
 def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
-    """A pool's settings, shape (1,), as the fleet's first pool and without output write-back."""
+    """A pool's settings, shape (1,), as the fleet's first pool, without output write-back and front end."""
     from hisearch.kernels.engine import engine_calls
 
     engine = plan.engine
@@ -82,6 +82,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         priority_sign=-1 if engine.high_priority_first else 1,
         preemption_threshold=engine.preemption_threshold,
         max_request_tokens=plan.max_request_tokens,
+        stream_s=0.0,
         horizon_s=math.inf,
         conservativeness=_conservativeness(plan),
         eviction=la.DISTANCE if agent_arrays.evicts_by_predicted_call(plan.agents) else EVICTIONS.code(engine.eviction),

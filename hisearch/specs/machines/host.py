@@ -29,8 +29,8 @@ class Range(NamedTuple):
     source: str
 
 
-#: Measured: vLLM 0.19.1 and 0.32.0 on one core of an EPYC server processor, without a model
-#: (docs/notes/2026-11-host-work.md).
+#: Measured: vLLM 0.19.1 and 0.32.0, and the front end of SGLang 0.5.9, on two cores of server processors, without a
+#: model (docs/notes/2026-11-host-work.md).
 RANGES: dict[str, Range] = {
     "step_s": Range(0.0, 1.5e-3, "step", "0.1 to 1 ms of bubble between steps: vLLM issue 6854, TensorRT-LLM 13957"),
     "kernel_s": Range(0.0, 2e-6, "kernel", "about 1 us between kernels of a CUDA graph"),
@@ -39,9 +39,9 @@ RANGES: dict[str, Range] = {
     "schedule_sequence_s": Range(4e-6, 30e-6, "sequence", "8.7 to 15.2 us measured"),
     "launch_s": Range(3e-6, 60e-6, "operator", "22 us where 8B runs without graphs; 56 ms a step in vLLM pull 20059"),
     "request_s": Range(1.5e-3, 25e-3, "request", "5.8 to 7.4 ms measured, client included; 7 ms in SGLang"),
-    "read_s": Range(0.5e-3, 4e-3, "request", "0.85 to 1.1 ms measured in a burst"),
+    "read_s": Range(0.5e-3, 4e-3, "request", "0.85 to 1.1 ms measured of vLLM in a burst, 2.1 of SGLang"),
     "prompt_token_s": Range(0.8e-6, 5e-6, "token", "1.5 to 4.1 us measured, 0.4 of it when the first token is read"),
-    "stream_s": Range(15e-6, 150e-6, "token", "45 to 70 us measured of the server's process"),
+    "stream_s": Range(15e-6, 150e-6, "token", "of the server's process: 45 to 70 us measured of vLLM, 112 of SGLang"),
 }
 
 
