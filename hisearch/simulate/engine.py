@@ -301,13 +301,9 @@ def allocate(
     rooms: cache-tree nodes of each pool. log_limit: steps to log; 0: none. models: index of each request's model among
     the plan's, shape (N,); None for a single model. All else is that of ``simulate_fleet``.
     """
-    arrays, front_end_s = front_end.delayed(
-        agent_arrays.arrays_of(trace, [pool.plan for pool in plan.pools]),
-        plan,
-        trace,
-        load,
-        np.zeros(len(trace), np.int32) if models is None else models,
-    )
+    model = np.zeros(len(trace), np.int32) if models is None else models
+    in_memory = agent_arrays.arrays_of(trace, [pool.plan for pool in plan.pools])
+    arrays, front_end_s = front_end.delayed(in_memory, plan, trace, load, model)
     fleet = fleet_arrays.allocate(
         plan,
         arrays,
@@ -329,7 +325,7 @@ def allocate(
         settings.pool = p
         settings.first_member = first[p]
         settings.log = log_limit > 0
-        settings.stream_s = pool.plan.costs.front_end.stream_s if trace.agents is None else 0.0
+        settings.stream_s = 0.0 if trace.agents is not None else pool.plan.costs.front_end.stream_s
         if pool.plan.writes_back_output:
             settings.store_pool, settings.store_tier = plan.output_storage(pool)
         sims.append(

@@ -23,7 +23,17 @@ import numpy as np
 from hisearch.base.dtypes import F8, I4
 from hisearch.latency.costs import FrontEnd
 from hisearch.simulate.plans.fleet import FleetPlan
+from hisearch.simulate.results.tables import RequestTable
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
+
+#: Share of time from which on a front end counts as busy.
+BUSY = 0.8
+#: Settings that give an engine more of these processes, or less to do.
+_PROCESSES = {
+    "vllm": "--api-server-count, --stream-interval",
+    "sglang": "--tokenizer-worker-num, --stream-interval",
+    "trtllm": "num_postprocess_workers, stream_interval",
+}
 
 
 def delayed(
@@ -70,6 +80,31 @@ def in_line(sent_s: F8, each_s: F8, workers: int) -> F8:
 def read_s(front: FrontEnd, input_tokens: np.ndarray) -> F8:
     """Service time of the reading process for each request, seconds."""
     return np.asarray(front.read_s + front.prompt_token_s * input_tokens)
+
+
+def busy_notes(plan: FleetPlan, table: RequestTable, pools: np.ndarray) -> list[str]:
+    """A message for each pool whose front ends have hardly any time left. ``pools``: that made a request's tokens.
+
+    Busy processes are not simulated: such TTFT are too short. SGLang then sends tokens of several steps in one message.
+    """
+    notes: list[str] = []
+    served = table.finished
+    if not served.any():
+        return notes
+    span_s = float(np.nanmax(table.finish_s[served]) - np.nanmin(table.arrival_s[served]))
+    for p, pool in enumerate(plan.pools):
+        front, mine = pool.plan.costs.front_end, served & (pools == p)
+        work_s = front.stream_s * float(table.output_tokens[mine].sum())
+        if pool.role != "decode":
+            work_s += float(read_s(front, table.input_tokens[mine]).sum())
+        share = work_s / (pool.replicas * span_s) if span_s > 0 else 0.0
+        if share > BUSY:
+            notes.append(
+                f"pool {pool.name}: the process in front of each worker, which reads prompts and sends tokens, "
+                f"would be busy for {share:.0%} of the time; TTFT will be longer than said unless there are several "
+                f"({_PROCESSES[pool.plan.engine.name]})"
+            )
+    return notes
 
 
 def deliveries(

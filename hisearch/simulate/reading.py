@@ -59,6 +59,7 @@ def result_of(
                     *grammar_use.caveats(plans, trace),
                     *(warning for worker in plans for warning in worker.costs.warnings),
                     *draft_use.notes([pool.plan for pool in plan.pools if pool.role != "prefill"], trace),
+                    *front_end.busy_notes(plan, table, _pool_of(fleet, table.worker)),
                 )
             )
         ),

@@ -263,6 +263,18 @@ class TestClients:
         assert table.last_delivery_s is not None
         assert sent_s == pytest.approx(table.finish_s[0] + table.last_delivery_s[0] + think_s)
 
+    @pytest.mark.parametrize(
+        ("replicas", "stream_s", "share"), [(1, 50e-6, None), (1, 150e-6, "96%"), (2, 150e-6, None)]
+    )
+    def test_a_process_without_time_left_is_named(self, replicas: int, stream_s: float, share: str | None) -> None:
+        """64 requests of 500 tokens each in steps of 10 ms: 6,400 tokens a second."""
+        front = FrontEnd(stream_s=stream_s)
+        plan = worker(front, max_running_requests=64)
+        warnings = simulate(plan, trace_of([0.0] * 64, 10, 500), replicas=replicas).warnings
+        named = [warning for warning in warnings if "the process in front" in warning]
+        assert len(named) == (share is not None)
+        assert all(f"busy for {share} of the time" in warning and "--api-server-count" in warning for warning in named)
+
     @pytest.mark.parametrize("name", ENGINES)
     def test_one_that_takes_no_time_changes_no_byte(self, name: str) -> None:
         @examples(20)

@@ -272,10 +272,10 @@ class Fleet(Handle):
         event (see ``cluster``).
     front_of (N,): row of the front of each request's model; of length 0 with a single model.
     arrival_s (N,): at the router; NaN before it is known. front_end_s (N,): between a request's sending and its
-        arrival; of a follow-up yet to be sent, if it meets nobody; of length 0 without a front end. sent_to (N,): member, or -1. pending (N,): a heap of
-        follow-ups by arrival; open_loop (N0,): first turns in order of arrival. follower_head, follower_next (N,):
-        linked lists of the requests that wait for a request. pool: requests that arrive one after another, each when
-        any request has ended.
+        arrival; of a follow-up yet to be sent, if it meets nobody; of length 0 without a front end. sent_to (N,):
+        member, or -1. pending (N,): a heap of follow-ups by arrival; open_loop (N0,): first turns in order of arrival.
+        follower_head, follower_next (N,): linked lists of the requests that wait for a request. pool: requests that
+        arrive one after another, each when any request has ended.
     gate (M,): that waits for a request's end, or -1, and from N on further ones; gate_next (M,): where a request's next
         one is, or -1. gates (G,), behind_next (N,): requests that follow when all of a gate's requests have ended. M
         and G are 0 where there are none.
