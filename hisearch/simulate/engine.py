@@ -325,7 +325,8 @@ def allocate(
         settings.pool = p
         settings.first_member = first[p]
         settings.log = log_limit > 0
-        settings.stream_s = 0.0 if trace.agents is not None else pool.plan.costs.front_end.stream_s
+        if trace.agents is None:
+            settings.stream_s, settings.stream_beside_s = front_end.stream_s(pool.plan)
         if pool.plan.writes_back_output:
             settings.store_pool, settings.store_tier = plan.output_storage(pool)
         sims.append(

@@ -9,7 +9,7 @@ Notation
     a_i   when request i is sent, seconds; i counts requests with given arrival times, in order
     c_i   read_s + prompt_token_s * input tokens: service time of the process
     e     request_s - read_s: further delay, without queueing
-    W     workers, each with a front end: the queue moves W times as fast
+    W     front ends, ``api_servers`` for each worker: the queue moves W times as fast
 
     done_i = e + c_i + max over j <= i of (a_j + sum of c_k / W over j <= k < i)
 """
@@ -23,6 +23,7 @@ import numpy as np
 from hisearch.base.dtypes import F8, I4
 from hisearch.latency.costs import FrontEnd
 from hisearch.simulate.plans.fleet import FleetPlan
+from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.tables import RequestTable
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
@@ -66,9 +67,9 @@ def delayed(
 
 
 def _front_of(plan: FleetPlan, model: int) -> tuple[FrontEnd, int]:
-    """(front end of requests for a model, number of workers that take them)."""
+    """(front end of requests for a model, number of processes that take them)."""
     pools = [pool for pool in plan.pools if pool.role != "decode" and plan.model_of(pool) == model]
-    return pools[0].plan.costs.front_end, sum(pool.replicas for pool in pools)
+    return pools[0].plan.costs.front_end, sum(pool.replicas * pool.plan.engine.api_servers for pool in pools)
 
 
 def in_line(sent_s: F8, each_s: F8, workers: int) -> F8:
@@ -82,6 +83,15 @@ def read_s(front: FrontEnd, input_tokens: np.ndarray) -> F8:
     return np.asarray(front.read_s + front.prompt_token_s * input_tokens)
 
 
+def stream_s(plan: WorkerPlan) -> tuple[float, float]:
+    """Seconds for (a token that is sent, each other request in its step).
+
+    Of these, one process has its share, and sends ``stream_interval`` tokens of a request at once.
+    """
+    each_s = plan.costs.front_end.stream_s
+    return each_s, each_s / (plan.engine.stream_interval * plan.engine.api_servers)
+
+
 def busy_notes(plan: FleetPlan, table: RequestTable, pools: np.ndarray) -> list[str]:
     """A message for each pool whose front ends have hardly any time left. ``pools``: that made a request's tokens.
 
@@ -93,11 +103,11 @@ def busy_notes(plan: FleetPlan, table: RequestTable, pools: np.ndarray) -> list[
         return notes
     span_s = float(np.nanmax(table.finish_s[served]) - np.nanmin(table.arrival_s[served]))
     for p, pool in enumerate(plan.pools):
-        front, mine = pool.plan.costs.front_end, served & (pools == p)
-        work_s = front.stream_s * float(table.output_tokens[mine].sum())
+        mine, servers = served & (pools == p), pool.replicas * pool.plan.engine.api_servers
+        work_s = stream_s(pool.plan)[1] * float(table.output_tokens[mine].sum()) / pool.replicas
         if pool.role != "decode":
-            work_s += float(read_s(front, table.input_tokens[mine]).sum())
-        share = work_s / (pool.replicas * span_s) if span_s > 0 else 0.0
+            work_s += float(read_s(pool.plan.costs.front_end, table.input_tokens[mine]).sum()) / servers
+        share = work_s / span_s if span_s > 0 else 0.0
         if share > BUSY:
             notes.append(
                 f"pool {pool.name}: the process in front of each worker, which reads prompts and sends tokens, "
@@ -124,12 +134,14 @@ def deliveries(
     front_ends = [pool.plan.costs.front_end for pool in plan.pools]
     if all(front == FrontEnd() for front in front_ends):
         return {}
-    stream_s = np.array([front.stream_s for front in front_ends])[pools]
+    own_s, beside_s = (
+        np.array(each)[pools] for each in zip(*(stream_s(pool.plan) for pool in plan.pools), strict=True)
+    )
     front_end_s = front_end_s.copy() if len(front_end_s) else np.zeros(len(models))
     # With overlap, SGLang counts the request itself among the decodes when its first token is noted.
     joined = [pool.plan.engine.name == "sglang" and pool.plan.engine.overlap for pool in plan.pools]
     batch_mates = np.maximum(columns["decoding_at_first_token"] - np.array(joined, dtype=np.int64)[pools], 0)
-    first_s, last_s = stream_s * (1.0 + 0.5 * batch_mates), stream_s * (1.0 + 0.5 * columns["decoding_at_last_token"])
+    first_s, last_s = (own_s + 0.5 * beside_s * others for others in (batch_mates, columns["decoding_at_last_token"]))
     factors = np.ones(len(models))
     for model in np.unique(models):
         factors[models == model] = _front_of(plan, int(model))[0].ttft_factor
@@ -140,7 +152,7 @@ def deliveries(
     delivery = {"front_end_s": front_end_s, "first_delivery_s": first_s, "last_delivery_s": last_s}
     if "first_visible_s" in columns:
         at_s = columns["first_visible_s"]
-        visible_s = stream_s * (1.0 + 0.5 * columns["decoding_at_first_visible"]) + (factors - 1.0) * ttft_s
+        visible_s = own_s + 0.5 * beside_s * columns["decoding_at_first_visible"] + (factors - 1.0) * ttft_s
         visible_s = np.maximum(visible_s, first_s + columns["first_token_s"] - at_s)
         visible_s = np.where(at_s == columns["finish_s"], last_s, visible_s)
         visible_s = np.where(at_s == columns["first_token_s"], first_s, visible_s)

@@ -51,6 +51,8 @@ def llm_api_options(launch: Launch) -> dict[str, Any]:
     if engine.batch_wait_timeout_iters or engine.batch_wait_max_tokens_ratio:
         options["batch_wait_timeout_iters"] = engine.batch_wait_timeout_iters
         options["batch_wait_max_tokens_ratio"] = engine.batch_wait_max_tokens_ratio
+    if engine.stream_interval > 1:
+        options["stream_interval"] = engine.stream_interval
     if engine.enforce_eager:
         options["cuda_graph_config"] = None
     elif engine.cudagraph_capture_sizes is not None:

@@ -231,7 +231,8 @@ CONFIG = np.dtype(
         ("max_running", "i8"),
         ("chunk_tokens", "i8"),
         ("max_request_tokens", "i8"),  # the model's window
-        ("stream_s", "f8"),  # of the front end, for each token of a step
+        ("stream_s", "f8"),  # of the front end, for a token that it sends
+        ("stream_beside_s", "f8"),  # likewise for each other request in a step, whose token it need not send yet
         ("horizon_s", "f8"),  # of the run: what links carry after it is counted separately
         ("eviction", "i8"),
         ("schedule", "i8"),  # order of the waiting queue

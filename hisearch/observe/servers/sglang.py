@@ -53,6 +53,8 @@ TABLE = {
     "enable_mixed_chunk": "engine.mixed_chunk",
     "enable_priority_scheduling": "engine.priority_scheduling",
     "scheduler_recv_interval": "engine.receive_interval",
+    "stream_interval": "engine.stream_interval",
+    "tokenizer_worker_num": "engine.api_servers",
     "prefill_max_requests": "engine.prefill_max_requests",
     "tp_size": "tensor_parallel",
     "tensor_parallel_size": "tensor_parallel",

@@ -52,6 +52,8 @@ TABLE = {
     "long_prefill_token_threshold_adaptive": "engine.long_prefill_adaptive",
     "scheduler_reserve_full_isl": "engine.reserve_full_prompt",
     "watermark": "engine.watermark",
+    "stream_interval": "engine.stream_interval",
+    "api_server_count": "engine.api_servers",
     "enforce_eager": "engine.enforce_eager",
     "tensor_parallel_size": "tensor_parallel",
     "pipeline_parallel_size": "pipeline_parallel",

@@ -83,6 +83,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         preemption_threshold=engine.preemption_threshold,
         max_request_tokens=plan.max_request_tokens,
         stream_s=0.0,
+        stream_beside_s=0.0,
         horizon_s=math.inf,
         conservativeness=_conservativeness(plan),
         eviction=la.DISTANCE if agent_arrays.evicts_by_predicted_call(plan.agents) else EVICTIONS.code(engine.eviction),

@@ -160,6 +160,16 @@ class EngineSpec(Strict):
         description="SGLang scheduler_recv_interval: decode steps between two looks at what has arrived; a prefill and "
         "an idle engine look at once.",
     )
+    stream_interval: Count = Field(
+        1,
+        description="Tokens of a request that the front end sends in one message; the first is sent at once: vLLM and "
+        "SGLang --stream-interval, TensorRT-LLM stream_interval. Less work in front; ITL stays between tokens as made.",
+    )
+    api_servers: Count = Field(
+        1,
+        description="Processes in front of a worker that read prompts and send tokens: vLLM --api-server-count, SGLang "
+        "--tokenizer-worker-num.",
+    )
     fused_all_reduce: bool | None = Field(
         None,
         description="SGLang enable_flashinfer_allreduce_fusion, vLLM fuse_allreduce_rms of its pass_config: all-reduce "
@@ -260,6 +270,8 @@ class EngineSpec(Strict):
             raise ValueError(f"{title} evicts by lru alone; eviction: {self.eviction} needs engine sglang")
         if self.name != "sglang" and self.receive_interval != 1:
             raise ValueError(f"{title} has no receive_interval; {self.receive_interval} needs engine sglang")
+        if self.name == "trtllm" and self.api_servers != 1:
+            raise ValueError(f"{title} has one process in front; api_servers: {self.api_servers} needs vLLM or SGLang")
         if self.name == "trtllm" and self.fused_all_reduce is not None:
             raise ValueError(f"fused_all_reduce is a setting of SGLang and vLLM; {title} always does so")
         if self.schedule not in SCHEDULES[self.name]:

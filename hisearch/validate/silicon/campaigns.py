@@ -116,6 +116,8 @@ def engine_of(
     memory_fraction: float = 0.9,
     max_prefill_tokens: int = 16384,
     receive_interval: int = 1,
+    stream_interval: int = 1,
+    api_servers: int = 1,
     fused_all_reduce: bool = False,
     overlap: bool = True,
     draft_tokens: int = 0,
@@ -138,6 +140,8 @@ def engine_of(
         "max_prefill_tokens": max_prefill_tokens,
         "prefix_caching": False,
         "receive_interval": receive_interval,
+        "stream_interval": stream_interval,
+        "api_servers": api_servers,
         "fused_all_reduce": None if row.backend == "trtllm" else fused_all_reduce,
         # The campaigns' clients set a temperature of 0.
         "top_p": False,

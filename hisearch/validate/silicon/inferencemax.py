@@ -118,8 +118,11 @@ def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
     if "llama" in row.model.lower():
         return burst(engine_of(row, chunk_tokens=16384, most_running=2048, waits=_llama_waits(row)), "fp8")
     if "gpt-oss" in row.model.lower():
-        waits = BALANCED if groups else {}
-        return burst(engine_of(row, chunk_tokens=20000, most_running=512, memory_fraction=0.85, waits=waits), "fp8")
+        engine = engine_of(
+            row, chunk_tokens=20000, most_running=512, memory_fraction=0.85, stream_interval=20,
+            waits=BALANCED if groups else {},
+        )  # fmt: skip
+        return burst(engine, "fp8")
     return _inferencemax_deepseek_trtllm(row)
 
 
@@ -153,8 +156,9 @@ def _inferencemax_deepseek_trtllm(row: SiliconRow) -> Conditions:
             share = 0.75
     waits = BALANCED_DEEPSEEK if groups else FILLED_DEEPSEEK if _delays(row, drafts) else {}
     engine = engine_of(
-        row, chunk_tokens=budget, most_running=running, memory_fraction=share, draft_tokens=drafts, waits=waits
-    )
+        row, chunk_tokens=budget, most_running=running, memory_fraction=share, stream_interval=10, draft_tokens=drafts,
+        waits=waits,
+    )  # fmt: skip
     if not first:
         mode = "full_and_piecewise" if _in_pieces(row, drafts) else None
         engine = engine.model_copy(update={"cudagraph_mode": mode, "max_cudagraph_capture_size": batch})
@@ -191,12 +195,9 @@ def _inferencemax_trtllm_h200(row: SiliconRow) -> Conditions:
         return burst(engine_of(row, chunk_tokens=budget, most_running=2048, waits=_llama_waits(row)), "fp8")
     if "gpt-oss" in row.model.lower():
         engine = engine_of(
-            row,
-            chunk_tokens=20000,
-            most_running=row.concurrency,
-            memory_fraction=0.85,
+            row, chunk_tokens=20000, most_running=row.concurrency, memory_fraction=0.85, stream_interval=20,
             waits=BALANCED if groups else {},
-        )
+        )  # fmt: skip
         return burst(engine, "bf16")
     drafts = 0 if row.version == UNKNOWN_VERSION else _drafts_on_h200(row)
     budget, running = max((row.concurrency + row.input_tokens + 127) // 64 * 64, 8192), 2048
@@ -204,7 +205,7 @@ def _inferencemax_trtllm_h200(row: SiliconRow) -> Conditions:
         running = in_flight(row)
         budget = ((drafts + 1) * running + row.input_tokens + 127) // 64 * 64
     engine = engine_of(
-        row, chunk_tokens=budget, most_running=running, memory_fraction=0.75, draft_tokens=drafts,
+        row, chunk_tokens=budget, most_running=running, memory_fraction=0.75, stream_interval=10, draft_tokens=drafts,
         waits=BALANCED_DEEPSEEK if groups else {},
     )  # fmt: skip
     return burst(engine.model_copy(update={"max_cudagraph_capture_size": 128}), "fp8")

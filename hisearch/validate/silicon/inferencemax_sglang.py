@@ -58,7 +58,8 @@ def _glm(row: SiliconRow) -> Conditions:
     interval = 10 if fp4 and row.parallelism.attention_data == 1 else 1
     engine = engine_of(
         row, chunk_tokens=32768, most_running=row.concurrency, memory_fraction=0.9 if fp4 else 0.85,
-        max_prefill_tokens=32768, receive_interval=interval, fused_all_reduce=True,
+        max_prefill_tokens=32768, receive_interval=interval, stream_interval=30, api_servers=6 if fp4 else 1,
+        fused_all_reduce=True,
     )  # fmt: skip
     return burst(engine, "fp8")
 
@@ -66,10 +67,15 @@ def _glm(row: SiliconRow) -> Conditions:
 def _h200(row: SiliconRow) -> Conditions:
     """The engine's default interval; DeepSeek with KV in 16 bits (``dsr1_fp8_h200.sh``, ``qwen3.5_fp8_h200.sh``)."""
     if "qwen3.5" in row.model.lower():
-        engine = engine_of(row, chunk_tokens=16384, most_running=128, memory_fraction=0.8, fused_all_reduce=True)
+        engine = engine_of(
+            row, chunk_tokens=16384, most_running=128, memory_fraction=0.8, stream_interval=50, api_servers=6,
+            fused_all_reduce=True,
+        )  # fmt: skip
         return burst(engine, "fp8")
-    most = 512 if short(row) else 256
-    engine = engine_of(row, chunk_tokens=32768, most_running=most, memory_fraction=0.82, max_prefill_tokens=32768)
+    engine = engine_of(
+        row, chunk_tokens=32768, most_running=512 if short(row) else 256, memory_fraction=0.82,
+        max_prefill_tokens=32768, stream_interval=10,
+    )  # fmt: skip
     return burst(engine, "bf16")
 
 
@@ -83,13 +89,14 @@ def _qwen(row: SiliconRow) -> Conditions:
     drafts, busy = sglang_drafts(row), row.concurrency >= 16
     limits: dict[str, Any] = {"chunk_tokens": 32768, "max_prefill_tokens": 32768, "most_running": 128}
     limits |= {"memory_fraction": 0.82, "receive_interval": 30 if busy else 10, "fused_all_reduce": True}
+    limits |= {"stream_interval": 30, "api_servers": 6}
     states: Literal["fp32", "bf16"] = "fp32"
     if fp4 and row.system == "b300_sxm":
         limits |= {"memory_fraction": 0.8, "fused_all_reduce": row.parallelism.ranks == 8}
         states = "bf16"
     elif fp4:
         limits |= {"memory_fraction": 0.85, "receive_interval": 30, "most_running": max(row.concurrency, 128)}
-        limits["fused_all_reduce"] = False
+        limits |= {"fused_all_reduce": False, "api_servers": 1}
     elif fp8 and drafts:
         limits |= {"memory_fraction": 0.9, "most_running": row.concurrency}
         states = "bf16"
@@ -110,6 +117,7 @@ def _deepseek(row: SiliconRow) -> Conditions:
     """
     drafts = sglang_drafts(row)
     limits: dict[str, Any] = {"receive_interval": 30 if row.concurrency >= 16 else 10, "fused_all_reduce": True}
+    limits["stream_interval"] = 10 if row.precision == "fp4" else 30
     if row.precision == "fp4":
         limits |= {"chunk_tokens": 16384, "most_running": 256, "memory_fraction": 0.85}
     elif row.parallelism.ranks == 4:
