@@ -134,9 +134,7 @@ def deliveries(
     front_ends = [pool.plan.costs.front_end for pool in plan.pools]
     if all(front == FrontEnd() for front in front_ends):
         return {}
-    own_s, beside_s = (
-        np.array(each)[pools] for each in zip(*(stream_s(pool.plan) for pool in plan.pools), strict=True)
-    )
+    own_s, beside_s = np.array([stream_s(pool.plan) for pool in plan.pools]).T[:, pools]
     front_end_s = front_end_s.copy() if len(front_end_s) else np.zeros(len(models))
     # With overlap, SGLang counts the request itself among the decodes when its first token is noted.
     joined = [pool.plan.engine.name == "sglang" and pool.plan.engine.overlap for pool in plan.pools]

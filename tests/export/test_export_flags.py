@@ -47,6 +47,9 @@ _DISK = {"medium": "nvme-gen5", "gib": 3500, "scope": "node"}
         ({"name": "sglang", "eviction": "lfu", "schedule": "dfs-weight", "mixed_chunk": True, "overlap": False}, {}),
         ({"name": "sglang", "schedule": "priority", "prefix_caching": False, "chunked_prefill": False}, {}),
         ({"name": "sglang", "receive_interval": 30, "fused_all_reduce": True}, {}),
+        ({"name": "sglang", "stream_interval": 30, "api_servers": 6}, {}),
+        ({"name": "vllm", "stream_interval": 20, "api_servers": 4}, {}),
+        ({"name": "trtllm", "stream_interval": 10}, {}),
         ({"name": "sglang"}, {"kv_dtype": "fp8", "weight_dtype": "fp8", "tiers": [*_TIERS, _DISK]}),
         ({"name": "sglang"}, {"kv_dtype": "fp4", "tiers": _TIERS, "movement": {"write_policy": "write_back"}}),
         (

@@ -65,12 +65,14 @@ _OF_ENGINE: dict[str, Settings] = {
         "drafts by ngram": ({"speculation": {"method": "ngram", "draft_tokens": 2}}, {}),
         "decode graphs": ({"cudagraph_mode": "full_decode_only", "fused_all_reduce": False}, {}),
         "prompts in parts": ({"long_prefill_tokens": 512, "reserve_full_prompt": False}, {}),
+        "front": ({"stream_interval": 20, "api_servers": 4}, {}),
         "arc": ({}, {"tiers": [{**_DRAM, "eviction": "arc"}], "movement": {"store_threshold": 2}}),
         "lmcache": ({}, {"tiers": [_DRAM], "movement": {"kv_connector": "lmcache"}}),
         "server": ({}, {"tiers": [{**_DRAM, "scope": "node"}], "movement": {"kv_connector": "lmcache"}}),
     },
     "sglang": {
         "orders": ({"schedule": "dfs-weight", "eviction": "lfu", "mixed_chunk": True, "receive_interval": 20}, {}),
+        "front": ({"stream_interval": 30, "api_servers": 6}, {}),
         "lof by priority": (
             {"schedule": "lof", "priority_scheduling": True, "high_priority_first": True, "preemption_threshold": 2},
             {},

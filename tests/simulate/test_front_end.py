@@ -179,6 +179,19 @@ class TestClients:
         assert table.ttft_s[9] - table.engine_ttft_s[9] == pytest.approx(50e-6 * (1 + 9 / 2))
         assert table.tpot_s[9] == pytest.approx(0.01)
 
+    def test_several_processes_share_them_and_messages_hold_several(self) -> None:
+        front, settings = FrontEnd(stream_s=50e-6), {"stream_interval": 10, "api_servers": 3}
+        trace = trace_of([0.0] * 9 + [0.5], 100, [200] * 9 + [5])
+        table = simulate(worker(front, max_running_requests=16, **settings), trace).requests
+        assert table.first_delivery_s is not None
+        assert table.first_delivery_s[9] == pytest.approx(50e-6 * (1 + 9 / 2 / 30))
+
+    def test_several_processes_read_side_by_side(self) -> None:
+        fast, slow = (worker(FRONT._replace(stream_s=0.0), api_servers=count) for count in (3, 1))
+        trace = trace_of([0.0] * 9, 1000, 2)
+        three = simulate(slow, trace, replicas=3).requests.front_end_s
+        np.testing.assert_array_equal(simulate(fast, trace).requests.front_end_s, three)
+
     @pytest.mark.parametrize("factor", [0.7, 1.0, 1.8])
     @examples(30)
     @given(system=systems(any_engines(), repeats=True), front=FRONTS)

@@ -54,6 +54,7 @@ TABLE = {
     "watermark": "engine.watermark",
     "stream_interval": "engine.stream_interval",
     "api_server_count": "engine.api_servers",
+    "_api_process_count": "engine.api_servers",
     "enforce_eager": "engine.enforce_eager",
     "tensor_parallel_size": "tensor_parallel",
     "pipeline_parallel_size": "pipeline_parallel",
