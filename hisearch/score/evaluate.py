@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hisearch.score.energy import energy_usd_per_hour, energy_use, mean_w, paid_workers
-from hisearch.score.metrics import metric_of
+from hisearch.score.metrics import front_end_note, metric_of
 from hisearch.score.percentiles import Latencies, requests_needed
 from hisearch.score.quantities import notes
 from hisearch.score.terms import (
@@ -58,8 +58,8 @@ class Score:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Notes on the terms: rejections, percentiles of few requests, undefined values."""
-        return notes(self.slo)
+        """Notes on the terms (rejections, percentiles of few requests, undefined values), and on a busy front end."""
+        return tuple(filter(None, (*notes(self.slo), front_end_note(self.metrics))))
 
 
 def evaluate(
@@ -294,6 +294,7 @@ def _rates(result: Result, good: int, arrived: int) -> dict[str, float]:
         "storage_hit_rate": sum(storage_hits) / result.prompt_tokens if result.prompt_tokens else 0.0,
         "preemptions": float(requests.preemptions.sum()) / count if count else 0.0,
         "utilisation": float(workers.busy_s.sum()) * per_s / max(paid_workers(result), 1e-9),
+        "front_end_busy": result.front_end_busy,
         "makespan_s": span_s,
     }
 

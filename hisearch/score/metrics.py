@@ -17,6 +17,7 @@
 ``rejected_fraction``         rejected / arrived
 ``preemptions``               per finished request
 ``utilisation``               busy device time / (mean number of workers * makespan)
+``front_end_busy``            share of time for which the processes in front of the busiest pool's workers have work
 ``accelerators``              of the deployment
 ``capacity_load``             largest factor on the arrival rate that was simulated and met the SLO and the limits, 0
                               if none did; only in studies with this objective, as the next two
@@ -44,6 +45,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from hisearch.specs.wording import format_percent
+
+#: Share of time from which on the processes in front of a worker are told to be busy: their queue is not simulated.
+FRONT_END_BUSY = 0.8
+
 #: Metric key of a study's objective, if it is not the objective's name with ``_s``.
 _METRIC_OF = {
     "goodput": "goodput_rps",
@@ -68,3 +74,15 @@ def joules_per_generated_token(metrics: Mapping[str, float]) -> float:
     """All energy of a simulation / its generated tokens; infinite if it has neither."""
     tokens_per_s = metrics.get("output_tokens_per_s", 0.0)
     return metrics.get("mean_w", math.inf) / tokens_per_s if tokens_per_s > 0 else math.inf
+
+
+def front_end_note(metrics: Mapping[str, float]) -> str:
+    """What a busy front end means for TTFT, without a full stop; "" where there is time left."""
+    share = metrics.get("front_end_busy", 0.0)
+    if share <= FRONT_END_BUSY:
+        return ""
+    return (
+        f"the process in front of a worker is busy {format_percent(share)} of the time, reading prompts and sending "
+        "tokens, so TTFT will be longer than said: engine.api_servers starts more of them, engine.stream_interval puts "
+        "more tokens into a message"
+    )

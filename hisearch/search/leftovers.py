@@ -65,16 +65,21 @@ def ending_of(
         left_out=tuple(reason for reason in left_out if reason),
         likely=untried
         if recommendation is None
-        else tuple(_likely(problem, runner, execution, recommendation, rounds)),
+        else tuple(_likely(problem, runner, execution, recommendation, rounds, settings)),
         proven=rounds.proven,
         rule=problem.recommend.rule,
     )
 
 
 def _likely(
-    problem: Problem, runner: TrialRunner, execution: ExecutionReport, recommendation: Recommendation, rounds: Rounds
+    problem: Problem,
+    runner: TrialRunner,
+    execution: ExecutionReport,
+    recommendation: Recommendation,
+    rounds: Rounds,
+    settings: str,
 ) -> Iterator[str]:
-    """What of the untried may be better than the recommendation.
+    """What of the untried may be better than the recommendation. settings: untried ones of the cache tiers, or "".
 
     Where the rule goes by the load, more replicas. Else it must cost less, where price is an objective. What the
     surrogate expects to miss the SLO by three deviations does not count, nor do cache settings once the second half of
@@ -87,8 +92,10 @@ def _likely(
     unseen = [] if by_load else cheaper_candidates(problem, execution.kept, trials, best, rounds.may_serve)
     if unseen:
         yield f"{len(unseen):,} of {counted(len(execution.kept), 'candidate')} of stage 1"
-    if not rounds.cache_ended and (not rounds.cache_begun or _recently_cheaper(trials)):
+    if not rounds.cache_begun and not rounds.cache_ended:
         yield Untried.CACHE
+    elif not rounds.cache_ended and settings and _recently_cheaper(trials):
+        yield settings
     if by_load:
         return
     limit = limit_usd(problem, best)

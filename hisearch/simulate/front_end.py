@@ -9,7 +9,7 @@ Notation
     a_i   when request i is sent, seconds; i counts requests with given arrival times, in order
     c_i   read_s + prompt_token_s * input tokens: service time of the process
     e     request_s - read_s: further delay, without queueing
-    W     front ends, ``api_servers`` for each worker: the queue moves W times as fast
+    W     front ends, ``servers`` for each worker: the queue moves W times as fast
 
     done_i = e + c_i + max over j <= i of (a_j + sum of c_k / W over j <= k < i)
 """
@@ -26,15 +26,6 @@ from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.tables import RequestTable
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
-
-#: Share of time from which on a front end counts as busy.
-BUSY = 0.8
-#: Settings that give an engine more of these processes, or less to do.
-_PROCESSES = {
-    "vllm": "--api-server-count, --stream-interval",
-    "sglang": "--tokenizer-worker-num, --stream-interval",
-    "trtllm": "num_postprocess_workers, stream_interval",
-}
 
 
 def delayed(
@@ -69,7 +60,7 @@ def delayed(
 def _front_of(plan: FleetPlan, model: int) -> tuple[FrontEnd, int]:
     """(front end of requests for a model, number of processes that take them)."""
     pools = [pool for pool in plan.pools if pool.role != "decode" and plan.model_of(pool) == model]
-    return pools[0].plan.costs.front_end, sum(pool.replicas * pool.plan.engine.api_servers for pool in pools)
+    return pools[0].plan.costs.front_end, sum(pool.replicas * servers(pool.plan) for pool in pools)
 
 
 def in_line(sent_s: F8, each_s: F8, workers: int) -> F8:
@@ -84,37 +75,42 @@ def read_s(front: FrontEnd, input_tokens: np.ndarray) -> F8:
 
 
 def stream_s(plan: WorkerPlan) -> tuple[float, float]:
-    """Seconds for (a token that is sent, each other request in its step).
+    """Seconds for (a token that is sent, each other request in its step on its attention group).
 
-    Of these, one process has its share, and sends ``stream_interval`` tokens of a request at once.
+    Attention groups share the worker's processes. Each has its share of requests, and sends ``stream_interval`` tokens
+    of one at once.
     """
     each_s = plan.costs.front_end.stream_s
-    return each_s, each_s / (plan.engine.stream_interval * plan.engine.api_servers)
+    return each_s, each_s * _groups(plan) / (plan.engine.stream_interval * servers(plan))
 
 
-def busy_notes(plan: FleetPlan, table: RequestTable, pools: np.ndarray) -> list[str]:
-    """A message for each pool whose front ends have hardly any time left. ``pools``: that made a request's tokens.
+def servers(plan: WorkerPlan) -> int:
+    """Processes in front of a worker: as stated, else vLLM's own choice, one for each attention group; others' one."""
+    alone = _groups(plan) if plan.engine.name == "vllm" else 1
+    return alone if plan.engine.api_servers is None else plan.engine.api_servers
 
-    Busy processes are not simulated: such TTFT are too short. SGLang then sends tokens of several steps in one message.
+
+def _groups(plan: WorkerPlan) -> int:
+    return plan.split.attention_data
+
+
+def busy_share(plan: FleetPlan, table: RequestTable, pools: np.ndarray) -> float:
+    """Share of time for which the front ends of the busiest pool have work; may exceed 1.
+
+    Their queue is not simulated: TTFT of busy ones is too short. ``pools``: that made a request's tokens, shape (N,).
     """
-    notes: list[str] = []
     served = table.finished
     if not served.any():
-        return notes
+        return 0.0
     span_s = float(np.nanmax(table.finish_s[served]) - np.nanmin(table.arrival_s[served]))
+    shares = [0.0]
     for p, pool in enumerate(plan.pools):
-        mine, servers = served & (pools == p), pool.replicas * pool.plan.engine.api_servers
-        work_s = stream_s(pool.plan)[1] * float(table.output_tokens[mine].sum()) / pool.replicas
+        mine = served & (pools == p)
+        work_s = stream_s(pool.plan)[1] / _groups(pool.plan) * float(table.output_tokens[mine].sum())
         if pool.role != "decode":
-            work_s += float(read_s(pool.plan.costs.front_end, table.input_tokens[mine]).sum()) / servers
-        share = work_s / span_s if span_s > 0 else 0.0
-        if share > BUSY:
-            notes.append(
-                f"pool {pool.name}: the process in front of each worker, which reads prompts and sends tokens, "
-                f"would be busy for {share:.0%} of the time; TTFT will be longer than said unless there are several "
-                f"({_PROCESSES[pool.plan.engine.name]})"
-            )
-    return notes
+            work_s += float(read_s(pool.plan.costs.front_end, table.input_tokens[mine]).sum()) / servers(pool.plan)
+        shares.append(work_s / (pool.replicas * span_s) if span_s > 0 else 0.0)
+    return max(shares)
 
 
 def deliveries(

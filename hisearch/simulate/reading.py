@@ -59,10 +59,10 @@ def result_of(
                     *grammar_use.caveats(plans, trace),
                     *(warning for worker in plans for warning in worker.costs.warnings),
                     *draft_use.notes([pool.plan for pool in plan.pools if pool.role != "prefill"], trace),
-                    *front_end.busy_notes(plan, table, _pool_of(fleet, table.worker)),
                 )
             )
         ),
+        front_end_busy=front_end.busy_share(plan, table, _pool_of(fleet, table.worker)),
         events=int(fleet.counters[fl.EVENTS]),
         gap_counts=np.sum([sim.gaps for sim in sims], axis=0),
         pool_gap_counts=tuple(sim.gaps.copy() for sim in sims),

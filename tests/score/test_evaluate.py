@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 import time
 
 import numpy as np
@@ -85,6 +86,15 @@ def test_too_many_rejections_are_infeasible_however_fast_the_rest() -> None:
     loose = SLO.model_copy(update={"terms": [SloTerm(metric="e2e_s", percentile=50, at_most_s=1e6)]})
     assert evaluate(random_result(0, rejected=10), loose).feasible
     assert not evaluate(random_result(0, rejected=11), loose).feasible
+
+
+def test_a_front_end_without_time_left_is_said() -> None:
+    result = random_result(0)
+    assert evaluate(replace(result, front_end_busy=0.8), SLO).warnings == evaluate(result, SLO).warnings
+    score = evaluate(replace(result, front_end_busy=1.14), SLO)
+    assert score.metrics["front_end_busy"] == 1.14
+    assert "busy 114 % of the time" in score.warnings[-1]
+    assert score.feasible == evaluate(result, SLO).feasible
 
 
 def test_unfinished_requests_count_as_infinitely_late() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hisearch.latency.costs import CompiledCosts, FrontEnd
 from hisearch.latency.step_cost import law_costs
 from hisearch.simulate import Result, WorkerPlan, simulate
-from hisearch.simulate.front_end import delayed, in_line
+from hisearch.simulate.front_end import delayed, in_line, servers, stream_s
 from hisearch.simulate.plans.fleet import FleetPlan, PoolPlan
 from hisearch.simulate.results.tables import RequestTable
 from hisearch.specs.deployments.deployment import EngineSpec
@@ -276,17 +276,23 @@ class TestClients:
         assert table.last_delivery_s is not None
         assert sent_s == pytest.approx(table.finish_s[0] + table.last_delivery_s[0] + think_s)
 
-    @pytest.mark.parametrize(
-        ("replicas", "stream_s", "share"), [(1, 50e-6, None), (1, 150e-6, "96%"), (2, 150e-6, None)]
-    )
-    def test_a_process_without_time_left_is_named(self, replicas: int, stream_s: float, share: str | None) -> None:
+    @pytest.mark.parametrize("settings", [{}, {"stream_interval": 5}, {"api_servers": 3}])
+    @pytest.mark.parametrize("replicas", [1, 2])
+    def test_its_share_of_time_is_that_of_all_its_tokens(self, replicas: int, settings: dict[str, int]) -> None:
         """64 requests of 500 tokens each in steps of 10 ms: 6,400 tokens a second."""
-        front = FrontEnd(stream_s=stream_s)
-        plan = worker(front, max_running_requests=64)
-        warnings = simulate(plan, trace_of([0.0] * 64, 10, 500), replicas=replicas).warnings
-        named = [warning for warning in warnings if "the process in front" in warning]
-        assert len(named) == (share is not None)
-        assert all(f"busy for {share} of the time" in warning and "--api-server-count" in warning for warning in named)
+        front = FrontEnd(stream_s=150e-6)
+        plan = worker(front, max_running_requests=64, **settings)
+        result = simulate(plan, trace_of([0.0] * 64, 10, 500), replicas=replicas)
+        processes = replicas * settings.get("api_servers", 1) * settings.get("stream_interval", 1)
+        assert result.front_end_busy == pytest.approx(6_400 * 150e-6 / processes, rel=0.01)
+
+    @pytest.mark.parametrize(("name", "processes"), [("vllm", 4), ("sglang", 1)])
+    def test_attention_groups_share_the_processes(self, name: str, processes: int) -> None:
+        """Of which vLLM starts one for each. A token waits for half of all groups' others, dealt to the processes."""
+        plan = worker(FrontEnd(stream_s=50e-6), name)
+        groups = replace(plan, split=plan.split._replace(attention_data=4))
+        assert servers(groups) == processes
+        assert stream_s(groups) == (50e-6, pytest.approx(50e-6 * 4 / processes))
 
     @pytest.mark.parametrize("name", ENGINES)
     def test_one_that_takes_no_time_changes_no_byte(self, name: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hisearch.api.run_folder import NOT_EXPORTED, plain, write_text, write_tree
 from hisearch.api.studies.largest_answer import AssuredRate, Compared, CurvePoint, LargestRate
 from hisearch.export.engines.launch import ExportError
-from hisearch.score.metrics import metric_of
+from hisearch.score.metrics import front_end_note, metric_of
 from hisearch.score.quantities import quantity
 from hisearch.score.terms import Check, worst_check
 from hisearch.search.confidence.baseline import default_engine
@@ -241,7 +241,11 @@ class _Answer:
             runs.insert(0, self._at(best, self._assured.rate_rps / self._own_rps))
         resolved, accelerators = self._study.resolved, self._simulation.world.accelerators
         left_out = left_out_formats(resolved.space.spec.execution, accelerators, resolved.model.spec)
-        return tuple(dict.fromkeys([*left_out, *(note for run in runs if run is not None for note in run.warnings)]))
+        told = [note for run in runs if run is not None for note in run.warnings]
+        # Of the first run alone: each has its own share of time.
+        again = {front_end_note(run.metrics) for run in runs[1:] if run is not None} if told else set()
+        kept = [note for note in told if note not in again]
+        return tuple(dict.fromkeys([*left_out, *kept]))
 
     def _relieved(self, best: Carried) -> Iterator[_Variant]:
         """The winner with a quarter more of each resource alone.

@@ -16,6 +16,7 @@ from hisearch.report.data.confidence import Confidence
 from hisearch.report.pages.page import availability, energy_words, idle_accelerators
 from hisearch.report.words.cautions import PROVISIONAL, shortcoming
 from hisearch.report.words.terms import far_off
+from hisearch.score.metrics import front_end_note
 from hisearch.score.quantities import HOURS_PER_MONTH, quantity, titled, usd
 from hisearch.score.steady_state import format_growth
 from hisearch.score.terms import RejectionCheck, TermCheck
@@ -289,6 +290,7 @@ def _cautions(result: StudyResult, asked: Asked) -> list[str]:
     if trial is not None:
         rejected = [check for check in trial.slo if isinstance(check, RejectionCheck) and check.requests]
         notes += [check.note for check in rejected]
+        notes += filter(None, [front_end_note(trial.metrics)])
     if result.recommendation is not None and trial is not None and trial.deployment.pool.replicas == 1:
         notes.append(f"a single replica: {availability(result.report_input()).brief}")
     if idle := idle_accelerators(result.report_input()).brief:

@@ -116,9 +116,12 @@ def router_words(router: RouterSpec) -> list[str]:
 
 
 def on_runtime(launch: Launch) -> Launch:
-    """The launch on the engine of Dynamo's image, whose flags differ from those of the simulated release."""
+    """The launch on the engine of Dynamo's image, whose flags differ from those of the simulated release.
+
+    Dynamo's own frontend reads prompts and sends tokens; its workers take no number of servers.
+    """
     pool, engine = launch.pool, launch.pool.engine
-    engine = engine.model_copy(update={"version": _RUNTIMES[engine.name].engine_version})
+    engine = engine.model_copy(update={"version": _RUNTIMES[engine.name].engine_version, "api_servers": None})
     return launch._replace(pool=pool.model_copy(update={"engine": engine}))
 
 

@@ -15,7 +15,7 @@ from hisearch.report.words.chances import format_chance
 from hisearch.report.words.settings import NO_ROUTER, format_setting, in_front, used_settings
 from hisearch.report.words.templating import text
 from hisearch.report.words.terms import term_lines
-from hisearch.score.metrics import joules_per_generated_token
+from hisearch.score.metrics import front_end_note, joules_per_generated_token
 from hisearch.score.quantities import HOURS_PER_MONTH, UNDEFINED, notes, percent, quantity, significant, usd
 from hisearch.score.terms import REJECTED
 from hisearch.search.model.demand import PEAK_WINDOW_S, Rates
@@ -312,6 +312,7 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
     error = data.provenance.profile.relative_error
     thin = thin_margin(best.trial, error) if best is not None and not unsure else ""
     remarks = notes(data.highlighted.slo if data.highlighted is not None else ())
+    busy = front_end_note(data.highlighted.metrics) if data.highlighted is not None else ""
     short = data.closeup.too_short if data.closeup is not None else ""
     drafts = describe_speculation(data.highlighted, data.trials, partial(_likely, data))
     exported = data.not_exported and text("report", "not_exported", data.not_exported.removesuffix("."))
@@ -324,6 +325,7 @@ def cautions(data: ReportInput) -> tuple[Caution, ...]:
             "May miss the SLO", unsure, unsure and text("cautions", "brief_chance", data.confidence), "sensitivity"
         ),
         Caution("Too few requests", short, short.removesuffix("."), "why"),
+        Caution("Busy front end", f"{capitalised(busy)}." if busy else "", busy, "why"),
         Caution("Thin margin", thin, text("cautions", "brief_margin", error), "sensitivity"),
         Caution("SLO terms", " ".join(f"{note}." for note in remarks), "; ".join(remarks[:1]), "why"),
         Caution("Drafted tokens", drafts, brief_speculation(data.highlighted) or drafts, "trades"),

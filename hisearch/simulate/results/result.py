@@ -57,6 +57,7 @@ class Result:
     kv_capacity_tokens, idle_w: of a worker of the first pool; for all pools see ``pools``. kv_transfers: KV transfers
         of each worker under prefill/decode disaggregation.
 
+    front_end_busy: share of time for which the processes in front of the busiest pool's workers have work.
     events: arrivals, passes and ends that the event loop handled; a fast-forward counts as two.
     gap_counts: inter-token latencies in bins (see ``itl_s``); pool_gap_counts: those of each pool's workers. log: every
         step, if requested.
@@ -78,6 +79,7 @@ class Result:
     horizon_reached: bool = False
     warnings: tuple[str, ...] = field(default=())
     log: StepLog | None = None
+    front_end_busy: float = 0.0
     events: int = 0
     gap_counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     pool_gap_counts: tuple[np.ndarray, ...] = ()

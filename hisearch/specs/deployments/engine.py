@@ -165,10 +165,10 @@ class EngineSpec(Strict):
         description="Tokens of a request that the front end sends in one message; the first is sent at once: vLLM and "
         "SGLang --stream-interval, TensorRT-LLM stream_interval. Less work in front; ITL stays between tokens as made.",
     )
-    api_servers: Count = Field(
-        1,
+    api_servers: Count | None = Field(
+        None,
         description="Processes in front of a worker that read prompts and send tokens: vLLM --api-server-count, SGLang "
-        "--tokenizer-worker-num.",
+        "--tokenizer-worker-num. As the engine has it where absent: vLLM one for each attention group, others one.",
     )
     fused_all_reduce: bool | None = Field(
         None,
@@ -270,7 +270,7 @@ class EngineSpec(Strict):
             raise ValueError(f"{title} evicts by lru alone; eviction: {self.eviction} needs engine sglang")
         if self.name != "sglang" and self.receive_interval != 1:
             raise ValueError(f"{title} has no receive_interval; {self.receive_interval} needs engine sglang")
-        if self.name == "trtllm" and self.api_servers != 1:
+        if self.name == "trtllm" and self.api_servers not in (None, 1):
             raise ValueError(f"{title} has one process in front; api_servers: {self.api_servers} needs vLLM or SGLang")
         if self.name == "trtllm" and self.fused_all_reduce is not None:
             raise ValueError(f"fused_all_reduce is a setting of SGLang and vLLM; {title} always does so")

@@ -117,7 +117,7 @@ def engine_of(
     max_prefill_tokens: int = 16384,
     receive_interval: int = 1,
     stream_interval: int = 1,
-    api_servers: int = 1,
+    api_servers: int | None = None,
     fused_all_reduce: bool = False,
     overlap: bool = True,
     draft_tokens: int = 0,

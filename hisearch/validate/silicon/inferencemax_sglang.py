@@ -58,7 +58,7 @@ def _glm(row: SiliconRow) -> Conditions:
     interval = 10 if fp4 and row.parallelism.attention_data == 1 else 1
     engine = engine_of(
         row, chunk_tokens=32768, most_running=row.concurrency, memory_fraction=0.9 if fp4 else 0.85,
-        max_prefill_tokens=32768, receive_interval=interval, stream_interval=30, api_servers=6 if fp4 else 1,
+        max_prefill_tokens=32768, receive_interval=interval, stream_interval=30, api_servers=6 if fp4 else None,
         fused_all_reduce=True,
     )  # fmt: skip
     return burst(engine, "fp8")
@@ -96,7 +96,7 @@ def _qwen(row: SiliconRow) -> Conditions:
         states = "bf16"
     elif fp4:
         limits |= {"memory_fraction": 0.85, "receive_interval": 30, "most_running": max(row.concurrency, 128)}
-        limits |= {"fused_all_reduce": False, "api_servers": 1}
+        limits |= {"fused_all_reduce": False, "api_servers": None}
     elif fp8 and drafts:
         limits |= {"memory_fraction": 0.9, "most_running": row.concurrency}
         states = "bf16"
