@@ -5,7 +5,7 @@ Usage::
     python docs/generate_accuracy.py                          # computes what the data at hand allow, prints it
     python docs/generate_accuracy.py --write                  # writes it into the two pages and docs/images
     python docs/generate_accuracy.py --write --shared FOLDER  # where measured data lie; HISEARCH_SHARED if absent
-    python docs/generate_accuracy.py --write --refit          # fits host work anew first (15 minutes)
+    python docs/generate_accuracy.py --write --refit          # fits host work anew first (40 minutes)
     python docs/generate_accuracy.py --write --only e2e batch # some sections alone
 
 FOLDER holds ``validation/`` (``vllm_scheduler``, ``sglang_scheduler``, ``vllm_e2e``, ``vllm_open_loop``,
