@@ -130,12 +130,12 @@ def deliveries(
     front_ends = [pool.plan.costs.front_end for pool in plan.pools]
     if all(front == FrontEnd() for front in front_ends):
         return {}
-    own_s, beside_s = np.array([stream_s(pool.plan) for pool in plan.pools]).T[:, pools]
+    own_s, share_s = np.array([stream_s(pool.plan) for pool in plan.pools]).T[:, pools]
     front_end_s = front_end_s.copy() if len(front_end_s) else np.zeros(len(models))
     # With overlap, SGLang counts the request itself among the decodes when its first token is noted.
     joined = [pool.plan.engine.name == "sglang" and pool.plan.engine.overlap for pool in plan.pools]
     batch_mates = np.maximum(columns["decoding_at_first_token"] - np.array(joined, dtype=np.int64)[pools], 0)
-    first_s, last_s = (own_s + 0.5 * beside_s * others for others in (batch_mates, columns["decoding_at_last_token"]))
+    first_s, last_s = (own_s + 0.5 * share_s * others for others in (batch_mates, columns["decoding_at_last_token"]))
     factors = np.ones(len(models))
     for model in np.unique(models):
         factors[models == model] = _front_of(plan, int(model))[0].ttft_factor
@@ -146,7 +146,7 @@ def deliveries(
     delivery = {"front_end_s": front_end_s, "first_delivery_s": first_s, "last_delivery_s": last_s}
     if "first_visible_s" in columns:
         at_s = columns["first_visible_s"]
-        visible_s = own_s + 0.5 * beside_s * columns["decoding_at_first_visible"] + (factors - 1.0) * ttft_s
+        visible_s = own_s + 0.5 * share_s * columns["decoding_at_first_visible"] + (factors - 1.0) * ttft_s
         visible_s = np.maximum(visible_s, first_s + columns["first_token_s"] - at_s)
         visible_s = np.where(at_s == columns["finish_s"], last_s, visible_s)
         visible_s = np.where(at_s == columns["first_token_s"], first_s, visible_s)

@@ -1,6 +1,6 @@
 import math
-from dataclasses import replace
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest

@@ -241,10 +241,10 @@ class _Answer:
             runs.insert(0, self._at(best, self._assured.rate_rps / self._own_rps))
         resolved, accelerators = self._study.resolved, self._simulation.world.accelerators
         left_out = left_out_formats(resolved.space.spec.execution, accelerators, resolved.model.spec)
-        told = [note for run in runs if run is not None for note in run.warnings]
+        warnings = [note for run in runs if run is not None for note in run.warnings]
         # Of the first run alone: each has its own share of time.
-        again = {front_end_note(run.metrics) for run in runs[1:] if run is not None} if told else set()
-        kept = [note for note in told if note not in again]
+        again = {front_end_note(run.metrics) for run in runs[1:] if run is not None} if warnings else set()
+        kept = [note for note in warnings if note not in again]
         return tuple(dict.fromkeys([*left_out, *kept]))
 
     def _relieved(self, best: Carried) -> Iterator[_Variant]:

@@ -195,8 +195,7 @@ LOG_STEPS, LOG_ENTRIES, LOG_LOST, LOG_LOST_TAKEN, LARGEST_GROUP, PASSES = 5, 6, 
 # SERVING: servers with a job; FREE_FETCH, FETCHES_USED: as for nodes; LOG_FETCHES: entries of the log of fetches.
 SERVING, FREE_FETCH, FETCHES_USED, LOG_FETCHES = 11, 12, 13, 14
 # FREE_TRANSFER to MOVES_USED: as for nodes.
-FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT = 15, 16, 17, 18, 19
-FREE_MOVE, MOVES_USED = 20, 21
+FREE_TRANSFER, TRANSFERS_USED, FREE_RUN, RUNS_USED, RUNS_LEFT, FREE_MOVE, MOVES_USED = 15, 16, 17, 18, 19, 20, 21
 COUNTERS = 22
 
 # counters[FAULT]; any voids the run. STUCK: endless preemptions without a token. OUT_OF_SLOTS: too many adapters.
@@ -232,7 +231,7 @@ CONFIG = np.dtype(
         ("chunk_tokens", "i8"),
         ("max_request_tokens", "i8"),  # the model's window
         ("stream_s", "f8"),  # of the front end, for a token that it sends
-        ("stream_beside_s", "f8"),  # likewise for each other request in a step, whose token it need not send yet
+        ("stream_share_s", "f8"),  # likewise for each other request in a step, whose token it need not send yet
         ("horizon_s", "f8"),  # of the run: what links carry after it is counted separately
         ("eviction", "i8"),
         ("schedule", "i8"),  # order of the waiting queue

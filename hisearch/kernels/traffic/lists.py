@@ -347,5 +347,5 @@ def note_finished(sim, w, r, now):
     if sim.config.role == fl.PREFILL and sim.fleet.trace.output_tokens[r] > 1:
         kv_transfer.computed(sim.fleet, r, request.scheduled_s, now)
     else:
-        own_s, others_s = sim.config.stream_s, sim.config.stream_beside_s * request.decoding_at_last_token
+        own_s, others_s = sim.config.stream_s, sim.config.stream_share_s * request.decoding_at_last_token
         flow.announce_end(sim.fleet, r, now + own_s + 0.5 * others_s, now + own_s + others_s)

@@ -78,7 +78,8 @@ def tornado(data: ReportInput) -> Tornado | None:
     if not changes and not settings:
         return None
     closed = [abs(change) for *_, change, is_open in changes if not is_open]
-    end = min(max(closed, default=_MOST / 1.1) * 1.1, _MOST)
+    widest = max(closed, default=0.0)
+    end = min(1.1 * widest, _MOST) if widest > 0 else _MOST
     swings = [
         _drawn(_swing(*entry, end), known.drawn, end)
         for entry in sorted(changes, key=lambda entry: (entry[-1], abs(entry[-2])))
