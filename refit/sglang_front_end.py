@@ -93,7 +93,8 @@ def scheduler(_arguments: Any, ports: Any, *rest: Any) -> None:
             inbox.put((time.time(), message))
 
     threading.Thread(target=listen, daemon=True).start()
-    fields, draw, step_s = list(inspect.signature(BatchTokenIDOutput).parameters), random.Random(1), _step_s()
+    fields, draw = list(inspect.signature(BatchTokenIDOutput).parameters), random.Random(1)
+    step_s = float(os.environ["STEP_S"])
     with Path(os.environ["SCHEDULER_LOG"]).open("w", encoding="utf-8") as log:
 
         def send(requests: list[dict[str, Any]]) -> None:
@@ -151,10 +152,6 @@ def scheduler(_arguments: Any, ports: Any, *rest: Any) -> None:
                 time.sleep(min(left_s, 1e-3))
             send(batch or running)
             running = [request for request in running if request["made"] < request["tokens"]]
-
-
-def _step_s() -> float:
-    return float(os.environ["STEP_S"])
 
 
 def serve(folder: str) -> None:

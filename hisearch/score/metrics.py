@@ -47,7 +47,8 @@ from collections.abc import Mapping
 
 from hisearch.specs.wording import format_percent
 
-#: Share of time from which on the processes in front of a worker are told to be busy: their queue is not simulated.
+#: Share of time from which on results say that the processes in front of a worker are busy: their queue is not
+#: simulated. Chosen.
 FRONT_END_BUSY = 0.8
 
 #: Metric key of a study's objective, if it is not the objective's name with ``_s``.

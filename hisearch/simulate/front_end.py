@@ -77,21 +77,21 @@ def read_s(front: FrontEnd, input_tokens: np.ndarray) -> F8:
 def stream_s(plan: WorkerPlan) -> tuple[float, float]:
     """Seconds for (a token that is sent, each other request in its step on its attention group).
 
-    Attention groups share the worker's processes. Each has its share of requests, and sends ``stream_interval`` tokens
-    of one at once.
+    Attention groups share the worker's processes, of which each serves its share of requests.
     """
-    each_s = plan.costs.front_end.stream_s
-    return each_s, each_s * _groups(plan) / (plan.engine.stream_interval * servers(plan))
+    return plan.costs.front_end.stream_s, plan.split.attention_data * _token_work_s(plan)
+
+
+def _token_work_s(plan: WorkerPlan) -> float:
+    """Seconds of each process for a token of the worker; ``stream_interval`` tokens of a request take one message."""
+    return plan.costs.front_end.stream_s / (plan.engine.stream_interval * servers(plan))
 
 
 def servers(plan: WorkerPlan) -> int:
     """Processes in front of a worker: as stated, else vLLM's own choice, one for each attention group; others' one."""
-    alone = _groups(plan) if plan.engine.name == "vllm" else 1
-    return alone if plan.engine.api_servers is None else plan.engine.api_servers
-
-
-def _groups(plan: WorkerPlan) -> int:
-    return plan.split.attention_data
+    if plan.engine.api_servers is not None:
+        return plan.engine.api_servers
+    return plan.split.attention_data if plan.engine.name == "vllm" else 1
 
 
 def busy_share(plan: FleetPlan, table: RequestTable, pools: np.ndarray) -> float:
@@ -106,7 +106,7 @@ def busy_share(plan: FleetPlan, table: RequestTable, pools: np.ndarray) -> float
     shares = [0.0]
     for p, pool in enumerate(plan.pools):
         mine = served & (pools == p)
-        work_s = stream_s(pool.plan)[1] / _groups(pool.plan) * float(table.output_tokens[mine].sum())
+        work_s = _token_work_s(pool.plan) * float(table.output_tokens[mine].sum())
         if pool.role != "decode":
             work_s += float(read_s(pool.plan.costs.front_end, table.input_tokens[mine]).sum()) / servers(pool.plan)
         shares.append(work_s / (pool.replicas * span_s) if span_s > 0 else 0.0)

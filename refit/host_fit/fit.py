@@ -52,7 +52,8 @@ PRIORS: dict[str, Prior] = {
     "request_s": Prior(6e-3, 3e-3, 2e-3),
     "prompt_token_s": Prior(2.8e-6, 0.8e-6, 1e-6),
 }
-#: Measured, not fitted; of vLLM, and taken to hold for the other engines too where theirs is not known.
+#: Measured, not fitted; of vLLM, and taken to hold for the other engines too where theirs is not known;
+#: docs/notes/2026-11-host-work.md.
 MEASURED = {"schedule_sequence_s": 11e-6, "read_s": 1e-3, "stream_s": 50e-6}
 MEASURED_OF = {"sglang": {"read_s": 2.1e-3, "stream_s": 112e-6}}
 CONSTANTS = tuple(PRIORS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def error_laws(cases: Sequence[Case], left_out: Sequence[LeftOut]) -> dict[str, 
             law = {}
             for figure, (errors, models) in counted.items():
                 law[figure] = None if len(errors) < LEAST_RUNS else _written(widened(errors, models), len(errors))
-            law["prompts"] = law["prompts"] or law["ttft"]
+            law["prompts"] = law["prompts"] or deepcopy(law["ttft"])
             if all(value is not None for value in law.values()):
                 laws[SITUATIONS[out.name]] = law
         document[engine] = {

@@ -12,19 +12,20 @@ import pytest
 from typer.testing import CliRunner
 
 from hisearch.api.studies import largest
-from hisearch.api.studies.largest import largest_rate
+from hisearch.api.studies.largest import largest_rate, run_notes
 from hisearch.api.studies.largest_answer import AssuredRate, LargestRate
 from hisearch.api.studies.study import Study
 from hisearch.cli.main import app
 from hisearch.cli.views.largest import _binds, _chances, _searched, show
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score
+from hisearch.score.metrics import front_end_note
 from hisearch.score.quantities import significant
 from hisearch.score.terms import LimitCheck
 from hisearch.search.confidence.uncertainty import factors_of, normal_draws, with_factors
 from hisearch.search.evaluate import sustained
 from hisearch.search.evaluate.simulation import Simulation
-from hisearch.search.model.job import TRIAL_ERRORS
+from hisearch.search.model.job import TRIAL_ERRORS, Evaluation
 from hisearch.search.rate.entrants import entrants_of
 from hisearch.search.stages.screening import screen
 from hisearch.specs.deployments.deployment import DeploymentSpec
@@ -326,3 +327,15 @@ def test_a_rate_of_no_sufficient_probability_is_not_the_headline(
 )
 def test_the_chances_of_both_rates_are_said(sure: AssuredRate, words: str) -> None:
     assert words in _chances(sure)
+
+
+def test_of_runs_with_busy_front_ends_the_first_is_named() -> None:
+    def run(busy: float, *notes: str) -> Evaluation:
+        metrics = {"front_end_busy": busy}
+        return Evaluation(metrics, (), True, warnings=(*notes, *filter(None, [front_end_note(metrics)])))
+
+    first, second, idle = run(1.1, "a"), run(1.3, "b"), run(0.5, "c")
+    assert run_notes([first, second]) == ["a", front_end_note(first.metrics), "b"]
+    assert run_notes([idle, second]) == ["c", "b", front_end_note(second.metrics)]
+    assert run_notes([first, first]) == [*first.warnings, *first.warnings]
+    assert run_notes([idle]) == ["c"]

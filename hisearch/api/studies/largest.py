@@ -164,6 +164,12 @@ def _climb(problem: Problem, race: Race) -> None:
         race.challenge([Entrant(spec, ("neighbour",), 0.0) for spec in near])
 
 
+def run_notes(runs: Sequence[Evaluation]) -> list[str]:
+    """Warnings of runs of one deployment; on a busy front end the first alone, since each has its own share of time."""
+    busy = [note for note in (front_end_note(run.metrics) for run in runs) if note]
+    return [note for run in runs for note in run.warnings if note not in busy[1:] or note == busy[0]]
+
+
 class _Variant(NamedTuple):
     """A deployment whose largest rate is told beside the winner's, and what simulates it."""
 
@@ -241,11 +247,7 @@ class _Answer:
             runs.insert(0, self._at(best, self._assured.rate_rps / self._own_rps))
         resolved, accelerators = self._study.resolved, self._simulation.world.accelerators
         left_out = left_out_formats(resolved.space.spec.execution, accelerators, resolved.model.spec)
-        warnings = [note for run in runs if run is not None for note in run.warnings]
-        # Of the first run alone: each has its own share of time.
-        again = {front_end_note(run.metrics) for run in runs[1:] if run is not None} if warnings else set()
-        kept = [note for note in warnings if note not in again]
-        return tuple(dict.fromkeys([*left_out, *kept]))
+        return tuple(dict.fromkeys([*left_out, *run_notes([run for run in runs if run is not None])]))
 
     def _relieved(self, best: Carried) -> Iterator[_Variant]:
         """The winner with a quarter more of each resource alone.
