@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 
@@ -22,12 +23,14 @@ def release_of(version: str) -> str:
     return _BUILD.sub("", version)
 
 
+@functools.cache
 def version_key(version: str) -> tuple[tuple[int, str], ...]:
     """Sort key of versions: numbers by value; a release candidate before its release, a post-release after it."""
     parts = re.findall(r"\d+|[a-z]+", version)
     return (*((int(part), "") if part.isdigit() else (-int(part != "post"), part) for part in parts), (0, ""))
 
 
+@functools.cache
 def precedes(version: str, other: str) -> bool:
     """Whether a numbered ``version`` is of a release before ``other``; False for nightly builds and ""."""
     return version[:1].isdigit() and version_key(release_of(version)) < version_key(other)

@@ -3,14 +3,14 @@
 Each load is decided by one run, or two: a brief one first, a third of the span that is needed, which shows most
 overloads. It refuses a load at which the queue grows fast or a term is missed by far; it never accepts one.
 A run also stops by itself once its TTFT term is bound to be missed. If requests turn out to stay for longer than the
-span allows for, it is lengthened.
+span allows for, it is made again, longer than that asks for: a longer run has longer stays.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,6 +52,9 @@ ABOVE_PERCENTILE = 200
 #: short says so.
 MOST_REQUESTS = 240_000
 
+#: Factor on the span that stays ask for, so that few runs must be made a third time.
+SPARE = 1.2
+
 #: Figures of the whole run: of what it costs, and gaps between tokens, which are not kept by request.
 _OF_THE_RUN = frozenset({
     "usd_per_hour", "usd_per_million_tokens", "energy_usd_per_hour", "mean_w", "joules_per_token", "utilisation",
@@ -63,6 +66,15 @@ _HITS = frozenset({"hit_rate", "host_hit_rate", "storage_hit_rate"})
 
 #: Label of the check that the queue does not grow.
 GROWTH = "queue_growth"
+
+
+@dataclass(frozen=True)
+class Least:
+    """What the needed span has at least: measured requests, however few the SLO's percentiles need, and seconds."""
+
+    requests: int = LEAST_REQUESTS
+    span_s: float = LEAST_SPAN_S
+
 
 Run = Callable[[CompiledTrace, GiveUp], Result]
 #: Scores a result; with a mask of those of the trace's requests that it has.
@@ -78,7 +90,7 @@ def sustained(
     *,
     only_brief: bool = False,
     to_the_end: bool = False,
-    least_requests: int = LEAST_REQUESTS,
+    least: Least = Least(),
 ) -> Evaluation:
     """Simulate a load for as long as its verdict takes.
 
@@ -90,9 +102,9 @@ def sustained(
         score_of: scores a run.
         only_brief: whether the brief run alone is made, if there is one; feasible is then what it does not refuse.
         to_the_end: whether a missed load is simulated for the whole span too, for figures that are shown.
-        least_requests: of the needed span, however few the SLO's percentiles need.
+        least: of the needed span.
     """
-    cycle_s, (least_s, most_s) = continuation.cycle_s / load, _spans_s(continuation, load, terms, least_requests)
+    cycle_s, (least_s, most_s) = continuation.cycle_s / load, _spans_s(continuation, load, terms, least)
     needed_s = min(least_s, most_s)
     brief = cycle_s <= BRIEF * needed_s
     span_s = BRIEF * needed_s if brief else needed_s
@@ -102,14 +114,14 @@ def sustained(
         to_show = to_the_end and not brief
         result = run(trace, NEVER if to_show else _give_up(trace, terms, stretch, load))
         score, refused = _decided(trace, result, stretch, score_of, brief)
-        wanted_s = max(span_needed_s(score.metrics["e2e_p99_s"]), least_s)
+        wanted_s = max(span_needed_s(score.metrics["e2e_p99_s"], least.span_s), least_s)
         if brief and only_brief:
             return Evaluation(score.metrics, score.slo, not refused)
         if brief and refused and to_the_end:
             wanted_s = least_s  # requests stay for ever longer
         elif refused or (not brief and span_s >= min(wanted_s, most_s) * (1 - 1e-9)):
             break
-        span_s, brief = min(wanted_s, most_s), False
+        span_s, brief = min(wanted_s if wanted_s == least_s else SPARE * wanted_s, most_s), False
     warnings = [*result.warnings, *score.warnings]
     if not refused and wanted_s > most_s:
         warnings.append(
@@ -124,20 +136,18 @@ def steady_run(continuation: Continuation, load: float, terms: Sequence[SloTerm]
 
     It lasts as long as ``sustained`` simulates a load that holds these terms, unless requests stay for longer.
     """
-    stretch = stretch_of(min(_spans_s(continuation, load, terms)), continuation.cycle_s / load)
+    stretch = stretch_of(min(_spans_s(continuation, load, terms, Least())), continuation.cycle_s / load)
     return continuation.lasting(stretch.total_s * load), stretch
 
 
-def _spans_s(
-    continuation: Continuation, load: float, terms: Sequence[SloTerm], least_requests: int = LEAST_REQUESTS
-) -> tuple[float, float]:
+def _spans_s(continuation: Continuation, load: float, terms: Sequence[SloTerm], least: Least) -> tuple[float, float]:
     """Least span of measured arrivals that shows a steady state and these terms, and the longest simulated; seconds."""
     arrivals = continuation.trace.arrays.arrival_s[continuation.trace.arrays.previous < 0]
     own_s = float(np.ptp(arrivals)) / load
     request_s = own_s / len(continuation.trace)
     above = min((1.0 - term.percentile / 100.0 for term in terms), default=1.0)
-    requests = max(ABOVE_PERCENTILE / max(above, 1e-3), least_requests)
-    return max(LEAST_SPAN_S, own_s, requests * request_s), max(MOST_REQUESTS * request_s, own_s)
+    requests = max(ABOVE_PERCENTILE / max(above, 1e-3), least.requests)
+    return max(least.span_s, own_s, requests * request_s), max(MOST_REQUESTS * request_s, own_s)
 
 
 def _decided(

@@ -34,9 +34,10 @@ from hisearch.search.model.estimates import (
 )
 from hisearch.search.model.problem import Problem
 from hisearch.search.stages.execution_report import ExecutionReport, Refusals, Shortfall
-from hisearch.specs.base import DType
+from hisearch.specs.base import DType, EngineName
 from hisearch.specs.deployments.deployment import DeploymentSpec, EngineSpec, PoolSpec
 from hisearch.specs.deployments.routing import RouterSpec
+from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.specs.machines.parallelism import degrees_of
 from hisearch.specs.studies.search_space import ExecutionSpace
 
@@ -117,37 +118,53 @@ def group_count(problem: Problem) -> int:
 
 def groups(problem: Problem) -> Iterable[tuple[list[PoolSpec], int]]:
     """(variants of chunk and batch limit, number of variants that the engine refuses) for each other choice."""
-    space, cache = problem.space.execution, problem.space.cache
-    choices = itertools.product(
+    space = problem.space.execution
+    variants = {
+        engine: [_engine_variants(problem, engine, speculation) for speculation in space.speculations(engine)]
+        for engine in space.engines
+    }
+    for accelerator, engine, split, weight_dtype, kv_dtype, devices in itertools.product(
         space.accelerators, space.engines, space.splits, weight_dtypes(space), space.kv_dtypes, space.devices
-    )
-    for (accelerator, engine, split, weight_dtype, kv_dtype, devices), speculation in (
-        (choice, speculation) for choice in choices for speculation in space.speculations(choice[1])
     ):
-        pools, refused = [], 0
-        for limits in problem.engine_settings(engine):
-            try:
-                settings = EngineSpec(
-                    **limits,
-                    speculation=speculation,
-                    page_tokens=problem.page_tokens(engine),
-                    memory_fraction=starting_memory_fraction(cache),
-                    eviction=problem.tier_choices(engine).starting_eviction,
-                )
-                pool = PoolSpec(
-                    accelerator=accelerator,
-                    engine=settings,
-                    **degrees_of(split),
-                    weight_dtype=weight_dtype,
-                    kv_dtype=kv_dtype,
-                    devices=devices,
-                    agents=problem.tier_choices(engine).starting_agents,
-                )
-            except ValueError:
-                refused += 1
-                continue
-            pools.append(pool)
-        yield pools, refused
+        for engines, contradicting in variants[engine]:
+            pools, refused = [], contradicting
+            for settings in engines:
+                try:
+                    pool = PoolSpec(
+                        accelerator=accelerator,
+                        engine=settings,
+                        **degrees_of(split),
+                        weight_dtype=weight_dtype,
+                        kv_dtype=kv_dtype,
+                        devices=devices,
+                        agents=problem.tier_choices(engine).starting_agents,
+                    )
+                except ValueError:
+                    refused += 1
+                    continue
+                pools.append(pool)
+            yield pools, refused
+
+
+def _engine_variants(
+    problem: Problem, engine: EngineName, speculation: SpeculationSpec | None
+) -> tuple[list[EngineSpec], int]:
+    """An engine's variants of chunk and batch limit, and how many of them it refuses."""
+    variants, refused = [], 0
+    for limits in problem.engine_settings(engine):
+        try:
+            settings = EngineSpec(
+                **limits,
+                speculation=speculation,
+                page_tokens=problem.page_tokens(engine),
+                memory_fraction=starting_memory_fraction(problem.space.cache),
+                eviction=problem.tier_choices(engine).starting_eviction,
+            )
+        except ValueError:
+            refused += 1
+            continue
+        variants.append(settings)
+    return variants, refused
 
 
 def size_group(
