@@ -289,6 +289,13 @@ def test_trials_that_differ_in_one_thing_are_found() -> None:
     assert not math.isnan(margins[0])
 
 
+def test_of_a_number_the_nearest_smaller_and_larger_values_count() -> None:
+    plain = make_deployment("fast", 4)
+    trials = feasible_trials(plain, *(make_deployment("fast", replicas) for replicas in (1, 7, 5, 3, 2, 5)))
+    instead = {change.instead: change.trial.number for change in single_changes(trials, trials[0])}
+    assert instead == {"3": 4, "5": 3}
+
+
 def test_cache_tiers_that_differ_are_said_as_stores() -> None:
     plain = make_deployment("fast", 4)
     dram = TierSpec(medium="ddr5", gib=256, scope="worker")

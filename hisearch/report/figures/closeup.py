@@ -170,7 +170,7 @@ def figure_workers(timeline: WorkerTimeline) -> go.Figure:
     from plotly.subplots import make_subplots
 
     rows: tuple[tuple[str, str, list[list[float]]], ...] = (
-        ("Busy (%)", "%", [[round(100 * v, 1) for v in worker.busy] for worker in timeline.workers]),
+        (_BUSY, "%", [[round(100 * v, 1) for v in worker.busy] for worker in timeline.workers]),
         ("KV memory held (%)", "%", [[round(100 * v, 1) for v in worker.kv_held] for worker in timeline.workers]),
         ("Requests waiting", "", [[float(v) for v in worker.waiting] for worker in timeline.workers]),
     )
@@ -180,10 +180,10 @@ def figure_workers(timeline: WorkerTimeline) -> go.Figure:
     length = len(timeline.workers[0].busy)
     at_s = [short((i + 0.5) * timeline.interval_s) for i in range(length)]
     names = [f"worker {i}" for i in range(len(timeline.workers))]
-    for row, (_, unit, values) in enumerate(rows, start=1):
+    for row, (title, unit, values) in enumerate(rows, start=1):
         top = 100.0 if unit else max(1.0, *(max(line, default=0.0) for line in values))
         figure.add_heatmap(
-            x=at_s, y=names, z=values, zmin=0, zmax=top, colorscale=_HEAT, row=row, col=1,
+            x=at_s, y=names, z=values, zmin=0, zmax=top, colorscale=_CALM if title == _BUSY else _HEAT, row=row, col=1,
             colorbar={"len": 0.27, "y": 1.0 - (row - 0.5) * 0.345, "thickness": 12},
             hovertemplate=f"%{{y}} at %{{x:,}} s: %{{z}}{' ' + unit if unit else ''}<extra></extra>",
         )  # fmt: skip
@@ -192,7 +192,10 @@ def figure_workers(timeline: WorkerTimeline) -> go.Figure:
     return theme.finish(figure)
 
 
-#: From a grey that is near either background to a strong colour.
+_BUSY = "Busy (%)"
+
+#: From a grey that is near either background to a strong colour; to a calm one where much is no fault.
+_CALM = [[0.0, "rgba(138, 148, 160, 0.12)"], [1.0, "#5b9bd5"]]
 _HEAT = [[0.0, "rgba(138, 148, 160, 0.12)"], [0.5, "#5b9bd5"], [0.85, "#d98324"], [1.0, "#c2255c"]]
 
 

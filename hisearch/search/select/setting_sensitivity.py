@@ -32,11 +32,13 @@ class Setting:
 def single_changes(trials: Sequence[Trial], best: Trial) -> list[Setting]:
     """Trials of the complete trace that differ from ``best`` in one setting, those with the worst margin first.
 
-    A router with its parameters is one setting; so are the cache tiers with all KV movement between them. Trials with
-    differences outside the searched dimensions are left out.
+    A router with its parameters is one setting; so are the cache tiers with all KV movement between them. Of a number
+    only the nearest smaller and the nearest larger value count: what a leap does says little about the setting. Trials
+    with differences outside the searched dimensions are left out.
     """
     ours = parameters_of(best.deployment)
-    settings = []
+    settings: list[Setting] = []
+    steps: dict[tuple[str, bool], tuple[float, Setting]] = {}
     for trial in trials:
         if not trial.comparable or trial.number == best.number:
             continue
@@ -49,8 +51,19 @@ def single_changes(trials: Sequence[Trial], best: Trial) -> list[Setting]:
             if name == _TIERS and stores(best.deployment.pool) != stores(trial.deployment.pool):
                 shared = [key for key in changed if key in ours and key in theirs and not _of_a_store(key)]
                 describe = _tier_words(best, ours, shared), _tier_words(trial, theirs, shared)
-            settings.append(Setting(name, *describe, trial))
+            setting, step = Setting(name, *describe, trial), _step(ours.get(name), theirs.get(name))
+            if step is None:
+                settings.append(setting)
+            elif (name, step > 0) not in steps or abs(step) < abs(steps[name, step > 0][0]):
+                steps[name, step > 0] = step, setting
+    settings += [setting for _, setting in steps.values()]
     return sorted(settings, key=lambda setting: (setting.trial.worst_margin, setting.trial.number))
+
+
+def _step(ours: object, instead: object) -> float | None:
+    """How far a number is from another; None where a value is no number."""
+    numbers = [value for value in (ours, instead) if isinstance(value, int | float) and not isinstance(value, bool)]
+    return float(numbers[1] - numbers[0]) if len(numbers) == 2 else None
 
 
 def _group(key: str) -> str:
