@@ -124,7 +124,7 @@ class Confidence:
     chance: probability that the recommendation meets the whole SLO, None where not stated; chance_range: its confidence
     interval. level: of the intervals, None where not stated. summary: as text. satisfied: whether the requested
     probability is reached, None without a request. lasts: whether it meets the SLO where its load is carried on,
-    None where nothing was. rules_within: as text, the price limit of rules that need one.
+    None where nothing was. rules_within_usd_per_hour: the price up to which two of the rules look.
     draws: behind ``chance``, 0 where not stated. sentences: what would change the answer, by kind. simulations: by
     purpose. nominal: the rule's own choice, None where it is the recommendation. between: the likeliest that costs less
     than the recommendation, None where it is no likelier than ``nominal``. own_formats: the cheapest that keeps the
@@ -145,7 +145,7 @@ class Confidence:
         tuple[Candidate, ...], Field(validation_alias=AliasChoices("candidates", "contenders"))
     ] = ()  # fmt: skip
     rules: tuple[Rule, ...] = ()
-    rules_within: str = ""
+    rules_within_usd_per_hour: float | None = None
     sentences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     simulations: Mapping[str, int] = field(default_factory=dict)
     chance: Annotated[_Probability | None, _Chance] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from hisearch.report.data.confidence import Chance
+from hisearch.report.data.confidence import Chance, Confidence
 from hisearch.report.data.inputs import ReportInput
 from hisearch.report.pages.trades import chance_of, price_change, trades
 from hisearch.report.words.cautions import Verdict, verdict_on
@@ -32,6 +32,9 @@ RULES = {
     "most_headroom": "Most headroom",
     "least_energy": "Least energy",
 }
+
+#: Those that look up to a price only.
+WITHIN_PRICE = ("lowest_latency", "most_headroom")
 
 
 class Rung(NamedTuple):
@@ -293,13 +296,19 @@ def _roles(data: ReportInput) -> dict[int, list[str]]:
             roles.setdefault(trade.trial.number, []).append(capitalised(trade.role))
     for row in data.confidence.rules if data.confidence is not None else ():
         star = "rule: " if row.trial == data.recommendation.trial.number else ""
-        roles.setdefault(row.trial, []).append(f"{star}{RULES.get(row.rule, row.rule)}")
+        roles.setdefault(row.trial, []).append(f"{star}{_rule_words(row.rule, data.confidence)}")
     for trial, words in data.recommendation.runner_ups:
         kind = words.partition(":")[0].strip("., ")
         roles.setdefault(trial.number, []).append(capitalised(kind) if len(kind) < 50 else "Runner-up")
     for candidate in data.confidence.candidates if data.confidence is not None else ():
         roles.setdefault(candidate.trial, ["Candidate"])
     return roles
+
+
+def _rule_words(rule: str, known: Confidence | None) -> str:
+    """A rule for people, with the price up to which it looked."""
+    limit_usd = known.rules_within_usd_per_hour if known is not None and rule in WITHIN_PRICE else None
+    return RULES.get(rule, rule) + (f" up to {usd(limit_usd)}" if limit_usd is not None else "")
 
 
 def _columns(data: ReportInput, trials: list[Trial]) -> list[str]:

@@ -226,9 +226,9 @@ def _lowest_latency(given: _Choice) -> tuple[Trial, str]:
     name = latency_objective(given.objectives)
     ordered = _by_latency(given.inside, name)
     if not ordered:
-        best, text = _cheapest_of(given), f"No deployment has a {name}; this is the cheapest"
+        best, text = _cheapest_of(given), f"No deployment has a {quantity(name).label}; this is the cheapest"
     else:
-        best, text = ordered[0], f"the lowest {name} found{given.limit}"
+        best, text = ordered[0], f"the lowest {quantity(name).label} found{given.limit}"
         text = f"{describe(best.deployment)} has {text}"
     sides = [
         f"{words}, {describe(t.deployment)}, is {_changes(best, t, (name, *given.objectives))}"
