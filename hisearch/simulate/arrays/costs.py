@@ -78,11 +78,9 @@ def power_settings(plan: WorkerPlan) -> dict[str, float]:
 
 def joules_arrays(plan: WorkerPlan) -> dict[str, cost_layout.Costs]:
     """Joules of steps, all and of some components; of those that a worker does not have, they are not read."""
-    costs = plan.costs
+    costs, joules = plan.costs, kernel_costs(plan.costs.joules)
     parts = {"attached_joules": costs.attached_joules, "link_joules": costs.link_joules}
-    return {"joules": kernel_costs(costs.joules)} | {
-        name: kernel_costs(part or costs.joules) for name, part in parts.items()
-    }
+    return {"joules": joules} | {name: joules if part is None else kernel_costs(part) for name, part in parts.items()}
 
 
 def scheduler_costs(plan: WorkerPlan) -> StepCosts:

@@ -44,7 +44,7 @@ def trace_of(trace: TraceArrays) -> fl.Trace:
 
 def request_records(count: int) -> Any:
     """Records of ``count`` requests that have not arrived."""
-    blank = records(1, la.REQUEST)
+    blank = np.zeros(1, la.REQUEST)
     for name in ("arrival_s", "scheduled_s", "first_token_s", "finish_s"):
         blank[name] = np.nan
     blank["outcome"] = la.UNREACHED
@@ -53,7 +53,7 @@ def request_records(count: int) -> Any:
     blank["fetch"] = -1
     # Whole records at once: memory is touched once, not once for each field.
     whole = np.dtype((np.void, la.REQUEST.itemsize))
-    return np.repeat(np.asarray(blank).view(whole), count).view(la.REQUEST).view(np.recarray)
+    return np.repeat(blank.view(whole), count).view(la.REQUEST).view(np.recarray)
 
 
 def _thinking(tokens: np.ndarray, config: Any) -> Thinking:

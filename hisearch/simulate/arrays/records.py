@@ -20,7 +20,5 @@ def record(dtype: np.dtype[Any], **values: float) -> Any:
     """
     if set(values) != set(dtype.names or ()):
         raise TypeError(f"fields differ: {sorted(set(values) ^ set(dtype.names or ()))}")
-    result = records(1, dtype)
-    for name, value in values.items():
-        result[name] = value
-    return result
+    # All at once: fields of a record array are slow to set one by one.
+    return np.array([tuple(values[name] for name in dtype.names or ())], dtype).view(np.recarray)
