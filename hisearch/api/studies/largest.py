@@ -22,7 +22,6 @@ from hisearch.score.terms import Check, worst_check
 from hisearch.search.confidence.baseline import default_engine
 from hisearch.search.confidence.uncertainty import factors_of, normal_draws, with_factors
 from hisearch.search.evaluate.simulation import Simulation
-from hisearch.search.evaluate.sustained import Least
 from hisearch.search.model.deployments import deployment_of, describe, parameters_of
 from hisearch.search.model.job import TRIAL_ERRORS, Evaluation, Job
 from hisearch.search.rate.assured import assured_load
@@ -48,10 +47,10 @@ _ALL = 10_000
 CURVE = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25)
 LOOSER = 1.25
 
-#: Most draws of step times, of those that the study asks for. How long one is simulated at a load, at least: its
+#: Most draws of step times, of those that the study asks for. Least requests of the simulation of one at a load: its
 #: verdict is one of many, and need not be as sure as the leader's.
 MOST_DRAWS = 32
-DRAW = Least(requests=2_000, span_s=120.0)
+DRAW_REQUESTS = 2_000
 
 #: Work of a race, in events of the simulations: a minute of one core, at 1.6 million a second. It does not depend on
 #: the machine. The race of 154 deployments of a 70B model on eight GPUs takes a quarter of it. The draws
@@ -146,7 +145,7 @@ def _assured(
 
     def holds(draw: int, load: float) -> bool:
         try:
-            return simulation.evaluate_at(deployment, load, plans[draw], least=DRAW).feasible
+            return simulation.evaluate_at(deployment, load, plans[draw], least_requests=DRAW_REQUESTS).feasible
         except TRIAL_ERRORS:
             return False
 

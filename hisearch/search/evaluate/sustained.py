@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -67,15 +67,6 @@ _HITS = frozenset({"hit_rate", "host_hit_rate", "storage_hit_rate"})
 #: Label of the check that the queue does not grow.
 GROWTH = "queue_growth"
 
-
-@dataclass(frozen=True)
-class Least:
-    """What the needed span has at least: measured requests, however few the SLO's percentiles need, and seconds."""
-
-    requests: int = LEAST_REQUESTS
-    span_s: float = LEAST_SPAN_S
-
-
 Run = Callable[[CompiledTrace, GiveUp], Result]
 #: Scores a result; with a mask of those of the trace's requests that it has.
 ScoreOf = Callable[[CompiledTrace, Result, np.ndarray | None], Score]
@@ -90,7 +81,7 @@ def sustained(
     *,
     only_brief: bool = False,
     to_the_end: bool = False,
-    least: Least = Least(),
+    least_requests: int = LEAST_REQUESTS,
 ) -> Evaluation:
     """Simulate a load for as long as its verdict takes.
 
@@ -102,9 +93,9 @@ def sustained(
         score_of: scores a run.
         only_brief: whether the brief run alone is made, if there is one; feasible is then what it does not refuse.
         to_the_end: whether a missed load is simulated for the whole span too, for figures that are shown.
-        least: of the needed span.
+        least_requests: of the needed span, however few the SLO's percentiles need.
     """
-    cycle_s, (least_s, most_s) = continuation.cycle_s / load, _spans_s(continuation, load, terms, least)
+    cycle_s, (least_s, most_s) = continuation.cycle_s / load, _spans_s(continuation, load, terms, least_requests)
     needed_s = min(least_s, most_s)
     brief = cycle_s <= BRIEF * needed_s
     span_s = BRIEF * needed_s if brief else needed_s
@@ -114,7 +105,7 @@ def sustained(
         to_show = to_the_end and not brief
         result = run(trace, NEVER if to_show else _give_up(trace, terms, stretch, load))
         score, refused = _decided(trace, result, stretch, score_of, brief)
-        wanted_s = max(span_needed_s(score.metrics["e2e_p99_s"], least.span_s), least_s)
+        wanted_s = max(span_needed_s(score.metrics["e2e_p99_s"]), least_s)
         if brief and only_brief:
             return Evaluation(score.metrics, score.slo, not refused)
         if brief and refused and to_the_end:
@@ -136,18 +127,20 @@ def steady_run(continuation: Continuation, load: float, terms: Sequence[SloTerm]
 
     It lasts as long as ``sustained`` simulates a load that holds these terms, unless requests stay for longer.
     """
-    stretch = stretch_of(min(_spans_s(continuation, load, terms, Least())), continuation.cycle_s / load)
+    stretch = stretch_of(min(_spans_s(continuation, load, terms)), continuation.cycle_s / load)
     return continuation.lasting(stretch.total_s * load), stretch
 
 
-def _spans_s(continuation: Continuation, load: float, terms: Sequence[SloTerm], least: Least) -> tuple[float, float]:
+def _spans_s(
+    continuation: Continuation, load: float, terms: Sequence[SloTerm], least_requests: int = LEAST_REQUESTS
+) -> tuple[float, float]:
     """Least span of measured arrivals that shows a steady state and these terms, and the longest simulated; seconds."""
     arrivals = continuation.trace.arrays.arrival_s[continuation.trace.arrays.previous < 0]
     own_s = float(np.ptp(arrivals)) / load
     request_s = own_s / len(continuation.trace)
     above = min((1.0 - term.percentile / 100.0 for term in terms), default=1.0)
-    requests = max(ABOVE_PERCENTILE / max(above, 1e-3), least.requests)
-    return max(least.span_s, own_s, requests * request_s), max(MOST_REQUESTS * request_s, own_s)
+    requests = max(ABOVE_PERCENTILE / max(above, 1e-3), least_requests)
+    return max(LEAST_SPAN_S, own_s, requests * request_s), max(MOST_REQUESTS * request_s, own_s)
 
 
 def _decided(
