@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hisearch.report.data.confidence import ChanceConstrained, Confidence, Priced
+from hisearch.report.data.confidence import ChanceConstrained, Confidence, Priced, Rule
 from hisearch.report.data.inputs import SoFar
 from hisearch.report.figures.decision import NARROW, WIDE, Named, decision, use_of
 from hisearch.report.figures.tornado import tornado
@@ -223,6 +223,19 @@ def test_alternatives_are_sorted_by_price_and_name_their_roles(build_input: Any)
     assert table.columns[-1] == "Chance to hold"
     assert all(len(row.cells) == len(table.columns) for row in table.rows)
     assert any("Best value" in row.roles for row in table.rows)
+
+
+def test_rules_that_look_up_to_a_price_name_it(build_input: Any) -> None:
+    data = build_input()
+    rules = tuple(Rule(rule, 1, "", "") for rule in ("lowest_latency", "best_value"))
+    for limit_usd, words in ((42.0, "Lowest latency up to $42.00"), (None, "Lowest latency")):
+        known = Confidence(rules=rules, rules_within_usd_per_hour=limit_usd)
+        table = reasons.alternatives(dataclasses.replace(data, confidence=known))
+        assert table is not None
+        (roles,) = (row.roles for row in table.rows if row.number == 1)
+        assert words in roles
+        assert "Best value" in roles
+        assert ("up to" in str(roles)) == (limit_usd is not None)
 
 
 def test_other_hardware_says_when_it_would_win(build_input: Any) -> None:

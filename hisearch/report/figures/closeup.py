@@ -169,21 +169,22 @@ def figure_workers(timeline: WorkerTimeline) -> go.Figure:
     """Busy share, KV memory held and waiting requests of every worker over time, darker is more."""
     from plotly.subplots import make_subplots
 
-    rows: tuple[tuple[str, str, list[list[float]]], ...] = (
-        (_BUSY, "%", [[round(100 * v, 1) for v in worker.busy] for worker in timeline.workers]),
-        ("KV memory held (%)", "%", [[round(100 * v, 1) for v in worker.kv_held] for worker in timeline.workers]),
-        ("Requests waiting", "", [[float(v) for v in worker.waiting] for worker in timeline.workers]),
+    held = [[round(100 * v, 1) for v in worker.kv_held] for worker in timeline.workers]
+    rows: tuple[tuple[str, str, Sequence[Sequence[object]], list[list[float]]], ...] = (
+        ("Busy (%)", "%", _CALM, [[round(100 * v, 1) for v in worker.busy] for worker in timeline.workers]),
+        ("KV memory held (%)", "%", _HEAT, held),
+        ("Requests waiting", "", _HEAT, [[float(v) for v in worker.waiting] for worker in timeline.workers]),
     )
     figure = make_subplots(
-        rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.11, subplot_titles=[title for title, _, _ in rows]
+        rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.11, subplot_titles=[title for title, *_ in rows]
     )
     length = len(timeline.workers[0].busy)
     at_s = [short((i + 0.5) * timeline.interval_s) for i in range(length)]
     names = [f"worker {i}" for i in range(len(timeline.workers))]
-    for row, (title, unit, values) in enumerate(rows, start=1):
+    for row, (_, unit, colours, values) in enumerate(rows, start=1):
         top = 100.0 if unit else max(1.0, *(max(line, default=0.0) for line in values))
         figure.add_heatmap(
-            x=at_s, y=names, z=values, zmin=0, zmax=top, colorscale=_CALM if title == _BUSY else _HEAT, row=row, col=1,
+            x=at_s, y=names, z=values, zmin=0, zmax=top, colorscale=colours, row=row, col=1,
             colorbar={"len": 0.27, "y": 1.0 - (row - 0.5) * 0.345, "thickness": 12},
             hovertemplate=f"%{{y}} at %{{x:,}} s: %{{z}}{' ' + unit if unit else ''}<extra></extra>",
         )  # fmt: skip
@@ -191,8 +192,6 @@ def figure_workers(timeline: WorkerTimeline) -> go.Figure:
     figure.update_xaxes(title={"text": "Time (s)"}, row=3, col=1)
     return theme.finish(figure)
 
-
-_BUSY = "Busy (%)"
 
 #: From a grey that is near either background to a strong colour; to a calm one where much is no fault.
 _CALM = [[0.0, "rgba(138, 148, 160, 0.12)"], [1.0, "#5b9bd5"]]

@@ -16,6 +16,7 @@ from hisearch.score.stated import LATENCIES
 from hisearch.search.model.deployments import describe_each, hardware
 from hisearch.search.model.trial import Trial, metric_of, price_of
 from hisearch.search.select.other_hardware import OtherHardware, hardware_kind
+from hisearch.search.select.rules import WITHIN_PRICE
 from hisearch.specs.wording import capitalised, counted
 
 #: Cheaper trials that miss the SLO, at most, on the ladder of prices.
@@ -32,9 +33,6 @@ RULES = {
     "most_headroom": "Most headroom",
     "least_energy": "Least energy",
 }
-
-#: Those that look up to a price only.
-WITHIN_PRICE = ("lowest_latency", "most_headroom")
 
 
 class Rung(NamedTuple):
@@ -294,21 +292,22 @@ def _roles(data: ReportInput) -> dict[int, list[str]]:
     for trade in trades(data):
         if trade.trial is not None:
             roles.setdefault(trade.trial.number, []).append(capitalised(trade.role))
-    for row in data.confidence.rules if data.confidence is not None else ():
+    known = data.confidence or Confidence()
+    for row in known.rules:
         star = "rule: " if row.trial == data.recommendation.trial.number else ""
-        roles.setdefault(row.trial, []).append(f"{star}{_rule_words(row.rule, data.confidence)}")
+        roles.setdefault(row.trial, []).append(f"{star}{_rule_words(row.rule, known.rules_within_usd_per_hour)}")
     for trial, words in data.recommendation.runner_ups:
         kind = words.partition(":")[0].strip("., ")
         roles.setdefault(trial.number, []).append(capitalised(kind) if len(kind) < 50 else "Runner-up")
-    for candidate in data.confidence.candidates if data.confidence is not None else ():
+    for candidate in known.candidates:
         roles.setdefault(candidate.trial, ["Candidate"])
     return roles
 
 
-def _rule_words(rule: str, known: Confidence | None) -> str:
-    """A rule for people, with the price up to which it looked."""
-    limit_usd = known.rules_within_usd_per_hour if known is not None and rule in WITHIN_PRICE else None
-    return RULES.get(rule, rule) + (f" up to {usd(limit_usd)}" if limit_usd is not None else "")
+def _rule_words(rule: str, limit_usd: float | None) -> str:
+    """A rule for people; one that looks within a price, with that limit in dollars per hour."""
+    words = RULES.get(rule, rule)
+    return words if limit_usd is None or rule not in WITHIN_PRICE else f"{words} up to {usd(limit_usd)}"
 
 
 def _columns(data: ReportInput, trials: list[Trial]) -> list[str]:

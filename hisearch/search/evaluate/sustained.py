@@ -52,7 +52,8 @@ ABOVE_PERCENTILE = 200
 #: short says so.
 MOST_REQUESTS = 240_000
 
-#: Factor on the span that stays ask for, so that few runs must be made a third time.
+#: Factor on the span that stays ask for. A second run asks for up to a fifth more than the brief one did (draws of an
+#: 8B model on eight GPUs): with the factor few runs are made a third time.
 SPARE = 1.2
 
 #: Figures of the whole run: of what it costs, and gaps between tokens, which are not kept by request.

@@ -35,13 +35,14 @@ from hisearch.search.select.recommend import (
     runner_ups,
 )
 from hisearch.specs.base import ENGINE_TITLES
-from hisearch.specs.studies.study import OF_ENERGY, PRICE, RecommendSpec
+from hisearch.specs.studies.study import OF_ENERGY, PRICE, RecommendSpec, RuleName
 from hisearch.specs.wording import capitalised, counted, format_percent, listed
 
 #: Deployments whose largest load ``most_headroom`` looks for, and a table that only names its choice.
 HEADROOM_CANDIDATES, TABLE_CANDIDATES = 4, 2
 
-#: Price limit of ``lowest_latency`` and ``most_headroom`` in tables if a study has none: times the cheapest.
+#: Rules that need a price limit; in tables, if a study has none: times the cheapest.
+WITHIN_PRICE: tuple[RuleName, RuleName] = ("lowest_latency", "most_headroom")
 TABLE_LIMIT = 2.0
 
 
@@ -173,7 +174,7 @@ def table_limit_usd(trials: Sequence[Trial], objectives: Sequence[str], rule: Re
 def table_rules(own: RecommendSpec, objectives: Sequence[str], limit_usd: float) -> list[RecommendSpec]:
     """The rules to show: ``least_energy`` only if it is the study's ``own`` rule, or an objective is of energy."""
     specs = [RecommendSpec(), RecommendSpec(rule="best_value")]
-    specs += [RecommendSpec(rule=rule, usd_per_hour=limit_usd) for rule in ("lowest_latency", "most_headroom")]
+    specs += [RecommendSpec(rule=rule, usd_per_hour=limit_usd) for rule in WITHIN_PRICE]
     if own.rule == "least_energy":
         return [*specs, own]
     return specs + [RecommendSpec(rule="least_energy")] * bool(OF_ENERGY.intersection(objectives))
