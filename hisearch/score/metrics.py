@@ -84,6 +84,6 @@ def front_end_note(metrics: Mapping[str, float]) -> str:
         return ""
     return (
         f"the process in front of a worker is busy {format_percent(share)} of the time, reading prompts and sending "
-        "tokens, so TTFT will be longer than said: engine.api_servers starts more of them, engine.stream_interval puts "
-        "more tokens into a message"
+        "tokens, so requests and tokens wait for it: engine.api_servers starts more of them, engine.stream_interval "
+        "puts more tokens into a message"
     )

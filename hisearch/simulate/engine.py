@@ -326,7 +326,7 @@ def allocate(
         settings.first_member = first[p]
         settings.log = log_limit > 0
         if trace.agents is None:
-            settings.stream_s, settings.stream_share_s = front_end.stream_s(pool.plan)
+            front_end.set_queue(settings, pool.plan)
         if pool.plan.writes_back_output:
             settings.store_pool, settings.store_tier = plan.output_storage(pool)
         sims.append(

@@ -5,6 +5,12 @@ step are streamed one after another by the same process; on average a token wait
 So does a follow-up that is sent at once for the other half, else it finds the process idle (``kernels.traffic.flow``).
 ``FrontEnd.ttft_factor`` delays all tokens of a request by a share of its TTFT.
 
+A process with no time left falls behind (``kernels.traffic.front_end``). Each step brings it a message for each
+decoding request; prompts count apart. Messages of a stream that wait are merged into one, which saves a
+share of their work (1 - ``UNMERGED``); the rest waits in line, and tokens come later by it. Where nothing need wait
+but for merging, the process goes round over all streams without a pause, and a request passes ``ROUNDS`` such rounds
+until its client has the first token: its parts (reading, sending to the engine, waking the stream) each wait for one.
+
 Notation
     a_i   when request i is sent, seconds; i counts requests with given arrival times, in order
     c_i   read_s + prompt_token_s * input tokens: service time of the process
@@ -26,6 +32,15 @@ from hisearch.simulate.plans.fleet import FleetPlan
 from hisearch.simulate.plans.plan import WorkerPlan
 from hisearch.simulate.results.tables import RequestTable
 from hisearch.traces.compiled import CompiledTrace, TraceArrays
+
+#: Share of a token's work that merging messages does not save, by engine: in vLLM every token passes the process that
+#: detokenises, SGLang's does so elsewhere. Measured without time left: 0.76 to 0.88 of vLLM 0.32.0, 0.5 to 0.84 of
+#: SGLang 0.5.9 (docs/notes/2026-11-host-work.md). TensorRT-LLM's is assumed to be vLLM's.
+UNMERGED = {"vllm": 0.85, "sglang": 0.6, "trtllm": 0.85}
+
+#: Rounds over all streams that a request takes where the process has no time left: 2 to 5.6 measured of SGLang 0.5.9,
+#: 4 of vLLM 0.32.0 at the edge of saturation and 8 beyond it, where the tokens in line are most of the wait.
+ROUNDS = 4.0
 
 
 def delayed(
@@ -82,6 +97,14 @@ def stream_s(plan: WorkerPlan) -> tuple[float, float]:
     return plan.costs.front_end.stream_s, plan.split.attention_data * _token_work_s(plan)
 
 
+def set_queue(settings: np.recarray, plan: WorkerPlan) -> None:
+    """Write what the kernels need of the pool's front end into its ``layout.sim.CONFIG``."""
+    settings.stream_s, settings.stream_share_s = stream_s(plan)
+    # With each token of a scheduler come those of the worker's other schedulers.
+    settings.message_s = plan.schedulers * _token_work_s(plan)
+    settings.unmerged, settings.rounds = UNMERGED[plan.engine.name], ROUNDS
+
+
 def _token_work_s(plan: WorkerPlan) -> float:
     """Seconds of each process for a token of the worker; ``stream_interval`` tokens of a request take one message."""
     return plan.costs.front_end.stream_s / (plan.engine.stream_interval * servers(plan))
@@ -95,9 +118,9 @@ def servers(plan: WorkerPlan) -> int:
 
 
 def busy_share(plan: FleetPlan, table: RequestTable, pools: np.ndarray) -> float:
-    """Share of time for which the front ends of the busiest pool have work; may exceed 1.
+    """Share of time for which the front ends of the busiest pool would have work without merging; may exceed 1.
 
-    Their queue is not simulated: TTFT of busy ones is too short. ``pools``: that made a request's tokens, shape (N,).
+    ``pools``: that made a request's tokens, shape (N,).
     """
     served = table.finished
     if not served.any():
@@ -124,8 +147,9 @@ def deliveries(
         pools: for each request, the pool that made its tokens.
         front_end_s: between its sending and the router, shape (N,); (0,) where that takes no time.
         columns: ``arrival_s`` at the router, ``first_token_s``, ``finish_s``; ``decoding_at_first_token``,
-            ``decoding_at_last_token``: requests decoding on its worker at its first, and at its last token. Where
-            requests think also ``first_visible_s``, ``decoding_at_first_visible``.
+            ``decoding_at_last_token``: requests decoding on its worker at its first, and at its last token;
+            ``first_waits_s``, ``last_waits_s``: for a front end without time left. Where requests think also
+            ``first_visible_s``, ``decoding_at_first_visible``.
     """
     front_ends = [pool.plan.costs.front_end for pool in plan.pools]
     if all(front == FrontEnd() for front in front_ends):
@@ -135,7 +159,9 @@ def deliveries(
     # With overlap, SGLang counts the request itself among the decodes when its first token is noted.
     joined = [pool.plan.engine.name == "sglang" and pool.plan.engine.overlap for pool in plan.pools]
     batch_mates = np.maximum(columns["decoding_at_first_token"] - np.array(joined, dtype=np.int64)[pools], 0)
-    first_s, last_s = (own_s + 0.5 * share_s * others for others in (batch_mates, columns["decoding_at_last_token"]))
+    first_waits_s, last_waits_s = columns["first_waits_s"], columns["last_waits_s"]
+    first_s = own_s + 0.5 * share_s * batch_mates + first_waits_s
+    last_s = own_s + 0.5 * share_s * columns["decoding_at_last_token"] + last_waits_s
     factors = np.ones(len(models))
     for model in np.unique(models):
         factors[models == model] = _front_of(plan, int(model))[0].ttft_factor
@@ -147,6 +173,7 @@ def deliveries(
     if "first_visible_s" in columns:
         at_s = columns["first_visible_s"]
         visible_s = own_s + 0.5 * share_s * columns["decoding_at_first_visible"] + (factors - 1.0) * ttft_s
+        visible_s += np.minimum(first_waits_s, last_waits_s)
         visible_s = np.maximum(visible_s, first_s + columns["first_token_s"] - at_s)
         visible_s = np.where(at_s == columns["finish_s"], last_s, visible_s)
         visible_s = np.where(at_s == columns["first_token_s"], first_s, visible_s)

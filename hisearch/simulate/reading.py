@@ -9,6 +9,7 @@ import numpy as np
 
 from hisearch.base.dtypes import I4
 from hisearch.hardware.power import Standby
+from hisearch.kernels.layout import client
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.simulate import agent_use, draft_use, front_end, grammar_use, lora_use, tier_use
@@ -157,10 +158,13 @@ def _tiers(plan: FleetPlan, pool: PoolPlan) -> tuple[TierPlan, ...]:
     return (*pool.plan.tiers, plan.pools[front].plan.tiers[1 + tier])
 
 
+#: Columns of which ``front_end.deliveries`` makes those of the table.
+_FRONT_END = tuple(name for name, _ in client.REQUEST)
+
 #: Columns of a request's records that enter its ``RequestTable`` row.
 _COLUMNS = (
     "scheduled_s", "first_token_s", "finish_s", "hit_tokens", "host_hit_tokens", "storage_hit_tokens", "preemptions",
-    "outcome", "decoding_at_first_token", "decoding_at_last_token",
+    "outcome", *_FRONT_END,
 )  # fmt: skip
 
 
@@ -181,7 +185,8 @@ def _request_table(
     columns |= _visible_columns(trace, sims, pool, columns)
     columns_and_arrivals = {**columns, "arrival_s": fleet.arrival_s}
     delivery = front_end.deliveries(plan, models, pool, fleet.front_end_s, columns_and_arrivals)
-    columns = {name: values for name, values in columns.items() if not name.startswith("decoding_at_")}
+    for name in {*_FRONT_END, "decoding_at_first_visible"} & columns.keys():
+        del columns[name]
     return RequestTable(
         arrival_s=fleet.arrival_s.copy(),
         worker=worker,
@@ -237,7 +242,7 @@ def _with_decode_records(
     """Columns ``prefill``, with those of ``decode`` for requests that a decode worker takes over (``handed``)."""
     columns = dict(prefill)
     columns["preemptions"] = prefill["preemptions"] + np.where(handed, decode["preemptions"], 0).astype(np.int32)
-    for name in ("first_token_s", "finish_s", "decoding_at_first_token", "decoding_at_last_token"):
+    for name in ("first_token_s", "finish_s", *_FRONT_END):
         columns[name] = np.where(handed, decode[name], prefill[name])
     in_transfer = (decode["outcome"] == la.UNREACHED) & (prefill["outcome"] == la.FINISHED)
     outcome = np.where(decode["outcome"] == la.UNREACHED, prefill["outcome"], decode["outcome"])

@@ -55,7 +55,7 @@ PRIORS: dict[str, Prior] = {
 #: Measured, not fitted; of vLLM, and taken to hold for the other engines too where theirs is not known;
 #: docs/notes/2026-11-host-work.md.
 MEASURED = {"schedule_sequence_s": 11e-6, "read_s": 1e-3, "stream_s": 50e-6}
-MEASURED_OF = {"sglang": {"read_s": 2.1e-3, "stream_s": 112e-6}}
+MEASURED_OF = {"sglang": {"stream_s": 70e-6}}
 CONSTANTS = tuple(PRIORS)
 MEAN, STD, STEP = (np.array([getattr(prior, key) for prior in PRIORS.values()]) for key in ("mean", "std", "step"))
 LOW, HIGH = (np.array([getattr(RANGES[name], key) for name in CONSTANTS]) for key in ("low", "high"))

@@ -20,9 +20,8 @@ import numpy as np
 from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
 from hisearch.kernels.core.handle import Array, Handle, Record
 from hisearch.kernels.layout import agents as al
-from hisearch.kernels.layout import components as cl
-from hisearch.kernels.layout import costs as cost_layout
 from hisearch.kernels.layout import (
+    client,
     decode_fields,
     schedulers_fields,
     sglang_fields,
@@ -30,6 +29,8 @@ from hisearch.kernels.layout import (
     trtllm_fields,
     vllm_fields,
 )
+from hisearch.kernels.layout import components as cl
+from hisearch.kernels.layout import costs as cost_layout
 from hisearch.kernels.layout import grammars as gr
 from hisearch.kernels.layout import hicache as hl
 from hisearch.kernels.layout import kv_groups as gl
@@ -37,7 +38,6 @@ from hisearch.kernels.layout import lora as ll
 from hisearch.kernels.layout import tiers as tl
 from hisearch.kernels.layout.fleet import Fleet, Trace
 from hisearch.kernels.layout.log import ENTRY_LOG, OUTPUT_LOG, STEP_LOG
-from hisearch.kernels.layout.thinking import Thinking
 from hisearch.kernels.layout.tree import NODE, NODE_RANK, TREE
 
 # Engines.
@@ -112,10 +112,9 @@ REQUEST = np.dtype(
         ("node", "i4"),  # deepest locked tree node
         ("preemptions", "i4"),
         ("outcome", "i4"),
-        ("decoding_at_first_token", "i4"),  # on its worker, when it made its first token, and its last
-        ("decoding_at_last_token", "i4"),
         ("status", "i4"),  # WAITING to VERIFYING, see above
         ("chunk_kind", "i4"),  # PROMPT_GOES_ON to DECODED, see above
+        *client.REQUEST,
         *vllm_fields.REQUEST,
         *sglang_fields.REQUEST,
         *trtllm_fields.REQUEST,
@@ -172,6 +171,7 @@ WORKER = np.dtype(
         ("outstanding", "i4"),  # steps launched whose results are not processed: at most 1, with overlap 2
         ("full", "i4"),  # SGLang: batch_is_full; TensorRT-LLM: there were too few pages for a waiting request
         ("event_slot", "i4"),  # position in the event heap, -1 outside
+        *client.WORKER,
         *ll.WORKER,
         *gr.WORKER,
         *vllm_fields.ORDERED,
@@ -230,8 +230,6 @@ CONFIG = np.dtype(
         ("max_running", "i8"),
         ("chunk_tokens", "i8"),
         ("max_request_tokens", "i8"),  # the model's window
-        ("stream_s", "f8"),  # of the front end, for a token that it sends
-        ("stream_share_s", "f8"),  # likewise for each other request in a step, whose token it need not send yet
         ("horizon_s", "f8"),  # of the run: what links carry after it is counted separately
         ("eviction", "i8"),
         ("schedule", "i8"),  # order of the waiting queue
@@ -239,6 +237,7 @@ CONFIG = np.dtype(
         ("chunked_prefill", "i8"),  # 0: a prompt is never cut by the budget
         ("log", "i8"),  # 1: steps are logged
         ("thinks", "i8"),  # 1: some request of the pool thinks (see ``traffic.thinking``)
+        *client.CONFIG,
         *ll.CONFIG,
         *gr.CONFIG,
         *vllm_fields.CONFIG,
@@ -380,7 +379,7 @@ class Sim(Handle):
         "ends_by_limit": Array("i1", 1),
         "accepted": Array("f8", 1),
         "compiled_lengths": Array("i1", 2),
-        "thinking": Thinking,
+        "thinking": client.Thinking,
         "owner_head": Array("i4", 1),
         "owner": Array("i4", 1),
         "next_owner": Array("i4", 1),

@@ -6,7 +6,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.core.linked_list import linked_list
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import fair_share, flow, heaps, kv_transfer, thinking
+from hisearch.kernels.traffic import fair_share, flow, front_end, heaps, kv_transfer, thinking
 
 _insert, _remove = linked_list()
 
@@ -314,6 +314,8 @@ def note_first_token(sim, r, at_s):
     request = sim.requests[r]
     request.first_token_s = at_s
     request.decoding_at_first_token = sim.workers[request.worker].decoding
+    if sim.config.message_s > 0.0:
+        front_end.note_first_token(sim, request.worker, r, at_s)
     flow.note_first_token(sim.fleet, _member(sim, r), r, at_s, _makes_all(sim, r))
 
 
@@ -348,4 +350,6 @@ def note_finished(sim, w, r, now):
         kv_transfer.computed(sim.fleet, r, request.scheduled_s, now)
     else:
         own_s, others_s = sim.config.stream_s, sim.config.stream_share_s * request.decoding_at_last_token
+        if sim.config.message_s > 0.0:
+            own_s += front_end.note_last_token(sim, w, r, now)
         flow.announce_end(sim.fleet, r, now + own_s + 0.5 * others_s, now + own_s + others_s)

@@ -18,7 +18,7 @@ from hisearch.kernels.layout import log as log_layout
 from hisearch.kernels.layout import schedulers_fields, sglang_fields
 from hisearch.kernels.layout import sim as la
 from hisearch.kernels.layout import tree as tree_layout
-from hisearch.kernels.layout.thinking import FIRST_VISIBLE, Thinking
+from hisearch.kernels.layout.client import FIRST_VISIBLE, Thinking
 from hisearch.simulate.arrays import agents as agent_arrays
 from hisearch.simulate.arrays import costs as cost_arrays
 from hisearch.simulate.arrays import drafts as draft_arrays

@@ -7,6 +7,7 @@ from typing import Any
 
 from hisearch.base.engine_rules import GROUPS_CONSERVATIVENESS, RULES
 from hisearch.base.policies import EVICTIONS, QUEUE_ORDERS
+from hisearch.kernels.layout import client
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
 from hisearch.simulate.arrays import agents as agent_arrays
@@ -82,8 +83,7 @@ def config_of(plan: WorkerPlan, workers: int, role: int = fl.UNIFIED) -> Any:
         priority_sign=-1 if engine.high_priority_first else 1,
         preemption_threshold=engine.preemption_threshold,
         max_request_tokens=plan.max_request_tokens,
-        stream_s=0.0,
-        stream_share_s=0.0,
+        **{name: 0.0 for name, _ in client.CONFIG},
         horizon_s=math.inf,
         conservativeness=_conservativeness(plan),
         eviction=la.DISTANCE if agent_arrays.evicts_by_predicted_call(plan.agents) else EVICTIONS.code(engine.eviction),

@@ -39,9 +39,9 @@ RANGES: dict[str, Range] = {
     "schedule_sequence_s": Range(4e-6, 30e-6, "sequence", "8.7 to 15.2 us measured"),
     "launch_s": Range(3e-6, 60e-6, "operator", "22 us where 8B runs without graphs; 56 ms a step in vLLM pull 20059"),
     "request_s": Range(1.5e-3, 25e-3, "request", "5.8 to 7.4 ms measured, client included; 7 ms in SGLang"),
-    "read_s": Range(0.5e-3, 4e-3, "request", "0.85 to 1.1 ms measured of vLLM in a burst, 2.1 of SGLang"),
+    "read_s": Range(0.5e-3, 4e-3, "request", "0.85 to 1.1 ms measured of vLLM in a burst; SGLang's is the same"),
     "prompt_token_s": Range(0.8e-6, 5e-6, "token", "1.5 to 4.1 us measured, 0.4 of it when the first token is read"),
-    "stream_s": Range(15e-6, 150e-6, "token", "of the server's process: 45 to 70 us measured of vLLM, 112 of SGLang"),
+    "stream_s": Range(15e-6, 150e-6, "token", "45 to 60 us of its process measured of vLLM, 1.3 times that of SGLang"),
 }
 
 
