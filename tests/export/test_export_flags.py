@@ -49,7 +49,7 @@ _DISK = {"medium": "nvme-gen5", "gib": 3500, "scope": "node"}
         ({"name": "sglang", "receive_interval": 30, "fused_all_reduce": True}, {}),
         ({"name": "sglang", "stream_interval": 30, "api_servers": 6}, {}),
         ({"name": "vllm", "stream_interval": 20, "api_servers": 4}, {}),
-        ({"name": "trtllm", "stream_interval": 10}, {}),
+        ({"name": "trtllm", "stream_interval": 10, "api_servers": 4}, {}),
         ({"name": "sglang"}, {"kv_dtype": "fp8", "weight_dtype": "fp8", "tiers": [*_TIERS, _DISK]}),
         ({"name": "sglang"}, {"kv_dtype": "fp4", "tiers": _TIERS, "movement": {"write_policy": "write_back"}}),
         (

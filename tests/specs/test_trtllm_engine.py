@@ -24,7 +24,6 @@ def test_defaults() -> None:
         ({"chunk_tokens": 16, "max_running_requests": 8}, "chunk_tokens 16 is less than one page of 32 tokens"),
         ({"chunk_tokens": 128}, "TensorRT-LLM needs one token of the budget for each running request"),
         ({"eviction": "lfu"}, "TensorRT-LLM evicts by lru alone"),
-        ({"api_servers": 2}, "TensorRT-LLM has one process in front; api_servers: 2 needs vLLM or SGLang"),
         ({"schedule": "lpm"}, "trtllm has no schedule lpm; known: fcfs, priority"),
         ({"schedule": "priority", "version": "1.3.0rc8"}, "no schedule priority: it came with 1.3.0rc11"),
         ({"name": "vllm", "capacity_policy": "max_utilization"}, "vLLM has no capacity_policy"),

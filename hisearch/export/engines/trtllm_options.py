@@ -53,6 +53,8 @@ def llm_api_options(launch: Launch) -> dict[str, Any]:
         options["batch_wait_max_tokens_ratio"] = engine.batch_wait_max_tokens_ratio
     if engine.stream_interval > 1:
         options["stream_interval"] = engine.stream_interval
+    if engine.api_servers is not None:
+        options["num_postprocess_workers"] = engine.api_servers
     if engine.enforce_eager:
         options["cuda_graph_config"] = None
     elif engine.cudagraph_capture_sizes is not None:

@@ -42,6 +42,7 @@ TABLE = {
     "tp_size": "tensor_parallel",
     "pp_size": "pipeline_parallel",
     "ep_size": "expert_parallel",
+    "num_postprocess_workers": "engine.api_servers",
 }
 _PROMETHEUS = "/prometheus/metrics"
 

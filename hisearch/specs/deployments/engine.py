@@ -168,7 +168,8 @@ class EngineSpec(Strict):
     api_servers: Count | None = Field(
         None,
         description="Processes in front of a worker that read prompts and send tokens: vLLM --api-server-count, SGLang "
-        "--tokenizer-worker-num. As the engine has it where absent: vLLM one for each attention group, others one.",
+        "--tokenizer-worker-num, TensorRT-LLM num_postprocess_workers. As the engine has it where absent: vLLM one for "
+        "each attention group, others one.",
     )
     fused_all_reduce: bool | None = Field(
         None,
@@ -270,8 +271,6 @@ class EngineSpec(Strict):
             raise ValueError(f"{title} evicts by lru alone; eviction: {self.eviction} needs engine sglang")
         if self.name != "sglang" and self.receive_interval != 1:
             raise ValueError(f"{title} has no receive_interval; {self.receive_interval} needs engine sglang")
-        if self.name == "trtllm" and self.api_servers not in (None, 1):
-            raise ValueError(f"{title} has one process in front; api_servers: {self.api_servers} needs vLLM or SGLang")
         if self.name == "trtllm" and self.fused_all_reduce is not None:
             raise ValueError(f"fused_all_reduce is a setting of SGLang and vLLM; {title} always does so")
         if self.schedule not in SCHEDULES[self.name]:

@@ -89,6 +89,9 @@ class ExecutionSpace(Strict):
         default_factory=dict,
         description="Release of an engine that runs, as its version; the newest known where absent.",
     )
+    api_servers: Count | None = Field(
+        None, description="As an Engine's: processes in front of a worker, as the engine has it where absent."
+    )
     sglang_page_tokens: Count | None = Field(
         None,
         description="Tokens per KV page under SGLang; where absent 64 for models with sparse attention, else 1. Tiers "
@@ -122,7 +125,7 @@ class ExecutionSpace(Strict):
         return [name for name in orders if has_order(engine, version, name)] or ["fcfs"]
 
     def engine_settings(self, engine: EngineName, has_window_pool: bool) -> list[dict[str, Any]]:
-        """Every combination of an engine's batch limits and policies, with its release: keys of an ``EngineSpec``.
+        """Every combination of an engine's batch limits and policies, with what is fixed: keys of an ``EngineSpec``.
 
         ``has_window_pool``: whether the engine keeps the model's windows in a pool of their own.
         """
@@ -137,8 +140,8 @@ class ExecutionSpace(Strict):
             lists["experts"] = list(self.experts)
         if has_window_pool:
             lists["swa_full_tokens_ratio"] = self.swa_full_tokens_ratios
-        release = {"name": engine, "version": self.versions.get(engine, "")}
-        return [release | dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+        fixed = {"name": engine, "version": self.versions.get(engine, ""), "api_servers": self.api_servers}
+        return [fixed | dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
 
     @model_validator(mode="after")
     def _check(self) -> ExecutionSpace:

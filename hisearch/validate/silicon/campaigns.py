@@ -13,6 +13,8 @@ from hisearch.specs.deployments.speculation import SpeculationSpec
 from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
 
 #: (input, output) lengths of InferenceMAX.
+#: Ranks of a worker within one host, on the machines of the campaigns.
+HOST_RANKS = 8
 INFERENCEMAX_LENGTHS = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
 INFERENCEMAX, FIXED = "inferencemax", "fixed"
 #: The GPU whose scripts of InferenceMAX differ from those of the others.
@@ -125,7 +127,8 @@ def engine_of(
 ) -> EngineSpec:
     """The engine without prefix caching (prompts are random); the batch is bounded by one attention group's requests.
 
-    waits: settings by which TensorRT-LLM holds prompts back.
+    waits: settings by which TensorRT-LLM holds prompts back. api_servers: as the script has it. Workers of several
+    hosts stood behind other front ends, Dynamo's as a rule: one for each rank is assumed.
 
     No script of either campaign sets TensorRT-LLM's ``enable_chunked_prefill``, which is off by default.
     """
@@ -141,7 +144,7 @@ def engine_of(
         "prefix_caching": False,
         "receive_interval": receive_interval,
         "stream_interval": stream_interval,
-        "api_servers": api_servers,
+        "api_servers": row.parallelism.ranks if row.parallelism.ranks > HOST_RANKS else api_servers,
         "fused_all_reduce": None if row.backend == "trtllm" else fused_all_reduce,
         # The campaigns' clients set a temperature of 0.
         "top_p": False,

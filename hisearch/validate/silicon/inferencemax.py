@@ -119,7 +119,7 @@ def _inferencemax_trtllm(row: SiliconRow) -> Conditions:
         return burst(engine_of(row, chunk_tokens=16384, most_running=2048, waits=_llama_waits(row)), "fp8")
     if "gpt-oss" in row.model.lower():
         engine = engine_of(
-            row, chunk_tokens=20000, most_running=512, memory_fraction=0.85, stream_interval=20,
+            row, chunk_tokens=20000, most_running=512, memory_fraction=0.85, stream_interval=20, api_servers=4,
             waits=BALANCED if groups else {},
         )  # fmt: skip
         return burst(engine, "fp8")
@@ -196,7 +196,7 @@ def _inferencemax_trtllm_h200(row: SiliconRow) -> Conditions:
     if "gpt-oss" in row.model.lower():
         engine = engine_of(
             row, chunk_tokens=20000, most_running=row.concurrency, memory_fraction=0.85, stream_interval=20,
-            waits=BALANCED if groups else {},
+            api_servers=4, waits=BALANCED if groups else {},
         )  # fmt: skip
         return burst(engine, "bf16")
     drafts = 0 if row.version == UNKNOWN_VERSION else _drafts_on_h200(row)
