@@ -47,8 +47,8 @@ from collections.abc import Mapping
 
 from hisearch.specs.wording import format_percent
 
-#: Share of time from which on results say that the processes in front of a worker are busy: their queue is not
-#: simulated. Chosen.
+#: Share of time from which on results say that the processes in front of a worker are busy: chance makes requests wait
+#: there before the share is 1, which is not simulated. Chosen.
 FRONT_END_BUSY = 0.8
 
 #: Metric key of a study's objective, if it is not the objective's name with ``_s``.
@@ -78,7 +78,7 @@ def joules_per_generated_token(metrics: Mapping[str, float]) -> float:
 
 
 def front_end_note(metrics: Mapping[str, float]) -> str:
-    """What a busy front end means for TTFT, without a full stop; "" where there is time left."""
+    """What a busy front end means, without a full stop; "" where there is time left."""
     share = metrics.get("front_end_busy", 0.0)
     if share <= FRONT_END_BUSY:
         return ""

@@ -69,9 +69,9 @@ def stretch_of(span_s: float, cycle_s: float) -> Stretch:
     return Stretch(warm_up_s, measured_s, max(cycles // 2, 1) * cycle_s)
 
 
-def span_needed_s(e2e_p99_s: float) -> float:
-    """Least span of measured arrivals at this 99th percentile of the time in system, seconds."""
-    return max(LEAST_SPAN_S, SPANS_OF_STAY * e2e_p99_s)
+def span_needed_s(e2e_p99_s: float, least_s: float = LEAST_SPAN_S) -> float:
+    """Least span of measured arrivals at this 99th percentile of the time in system, ``least_s`` or more, seconds."""
+    return max(least_s, SPANS_OF_STAY * e2e_p99_s)
 
 
 def queue_growth_rps(requests: RequestTable, stretch: Stretch) -> float:

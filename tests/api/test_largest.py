@@ -251,7 +251,7 @@ def test_the_assured_rate_is_what_enough_draws_hold_one_by_one(answer: LargestRa
                     answer.trial.deployment,
                     lambda costs, draw=draw: with_factors(costs, factors_of(costs, draw, settings.correlation)),
                 ),
-                least_requests=largest.DRAW_REQUESTS,
+                least=largest.DRAW_OF_SINGLE,
             ).feasible
             for draw in normal
         )

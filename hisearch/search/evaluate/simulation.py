@@ -17,7 +17,7 @@ from hisearch.latency.sharding import InvalidParallelism
 from hisearch.score.capacity import capacity
 from hisearch.score.evaluate import Score, evaluate
 from hisearch.score.terms import REPLICAS, LimitCheck, worst_margin
-from hisearch.search.evaluate.sustained import LEAST_REQUESTS, sustained
+from hisearch.search.evaluate.sustained import WHOLE, Least, sustained
 from hisearch.search.evaluate.world import World
 from hisearch.search.model.deployments import without_replicas
 from hisearch.search.model.job import Evaluation, Job
@@ -188,11 +188,11 @@ class Simulation:
         *,
         brief: bool = False,
         to_the_end: bool = False,
-        least_requests: int = LEAST_REQUESTS,
+        least: Least = WHOLE,
     ) -> Evaluation:
         """Whether a deployment carries ``load`` times the study's own load in a steady state.
 
-        fleet: another plan of it. brief, to_the_end, least_requests: see ``sustained.sustained``. A larger population
+        fleet: another plan of it. brief, to_the_end, least: see ``sustained.sustained``. A larger population
         is another trace; it is simulated once.
 
         Raises:
@@ -213,7 +213,7 @@ class Simulation:
             lambda trace, result, kept: self._score(deployment, plan, trace, result, kept),
             only_brief=brief,
             to_the_end=to_the_end,
-            least_requests=least_requests,
+            least=least,
         )
 
     def evaluate_disturbed(

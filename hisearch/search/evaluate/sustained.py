@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,10 +44,19 @@ BRIEF = 1 / 3
 BRIEF_MISS = 0.25
 BRIEF_GROWTH = 0.05
 
-#: Requests of the needed span, at least; and so many above the highest percentile of the SLO. Chosen so that capacity
-#: moves by less than 3 % where a trace is made longer.
-LEAST_REQUESTS = 10_000
+#: So many requests of the needed span are above the highest percentile of the SLO. With this and ``WHOLE`` capacity
+#: moves by less than 3 % where a trace is made longer; chosen.
 ABOVE_PERCENTILE = 200
+
+
+class Least(NamedTuple):
+    """Requests and seconds of the span that a verdict takes, at least; ``WHOLE`` is what an answer by itself takes."""
+
+    requests: int
+    span_s: float
+
+
+WHOLE = Least(10_000, LEAST_SPAN_S)
 
 #: Most requests of a run, unless the workload's own trace has more. It bounds what a load costs; a run that it cuts
 #: short says so.
@@ -82,7 +92,7 @@ def sustained(
     *,
     only_brief: bool = False,
     to_the_end: bool = False,
-    least_requests: int = LEAST_REQUESTS,
+    least: Least = WHOLE,
 ) -> Evaluation:
     """Simulate a load for as long as its verdict takes.
 
@@ -94,9 +104,9 @@ def sustained(
         score_of: scores a run.
         only_brief: whether the brief run alone is made, if there is one; feasible is then what it does not refuse.
         to_the_end: whether a missed load is simulated for the whole span too, for figures that are shown.
-        least_requests: of the needed span, however few the SLO's percentiles need.
+        least: of the needed span, however few the SLO's percentiles need.
     """
-    cycle_s, (least_s, most_s) = continuation.cycle_s / load, _spans_s(continuation, load, terms, least_requests)
+    cycle_s, (least_s, most_s) = continuation.cycle_s / load, _spans_s(continuation, load, terms, least)
     needed_s = min(least_s, most_s)
     brief = cycle_s <= BRIEF * needed_s
     span_s = BRIEF * needed_s if brief else needed_s
@@ -106,7 +116,7 @@ def sustained(
         to_show = to_the_end and not brief
         result = run(trace, NEVER if to_show else _give_up(trace, terms, stretch, load))
         score, refused = _decided(trace, result, stretch, score_of, brief)
-        wanted_s = max(span_needed_s(score.metrics["e2e_p99_s"]), least_s)
+        wanted_s = span_needed_s(score.metrics["e2e_p99_s"], least_s)
         if brief and only_brief:
             return Evaluation(score.metrics, score.slo, not refused)
         if brief and refused and to_the_end:
@@ -133,15 +143,15 @@ def steady_run(continuation: Continuation, load: float, terms: Sequence[SloTerm]
 
 
 def _spans_s(
-    continuation: Continuation, load: float, terms: Sequence[SloTerm], least_requests: int = LEAST_REQUESTS
+    continuation: Continuation, load: float, terms: Sequence[SloTerm], least: Least = WHOLE
 ) -> tuple[float, float]:
     """Least span of measured arrivals that shows a steady state and these terms, and the longest simulated; seconds."""
     arrivals = continuation.trace.arrays.arrival_s[continuation.trace.arrays.previous < 0]
     own_s = float(np.ptp(arrivals)) / load
     request_s = own_s / len(continuation.trace)
     above = min((1.0 - term.percentile / 100.0 for term in terms), default=1.0)
-    requests = max(ABOVE_PERCENTILE / max(above, 1e-3), least_requests)
-    return max(LEAST_SPAN_S, own_s, requests * request_s), max(MOST_REQUESTS * request_s, own_s)
+    requests = max(ABOVE_PERCENTILE / max(above, 1e-3), least.requests)
+    return max(least.span_s, own_s, requests * request_s), max(MOST_REQUESTS * request_s, own_s)
 
 
 def _decided(
