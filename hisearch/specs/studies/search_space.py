@@ -89,9 +89,7 @@ class ExecutionSpace(Strict):
         default_factory=dict,
         description="Release of an engine that runs, as its version; the newest known where absent.",
     )
-    api_servers: Count | None = Field(
-        None, description="As an Engine's: processes in front of a worker, as the engine has it where absent."
-    )
+    api_servers: Count | None = Field(None, description="As an Engine's: processes in front of a worker.")
     sglang_page_tokens: Count | None = Field(
         None,
         description="Tokens per KV page under SGLang; where absent 64 for models with sparse attention, else 1. Tiers "
@@ -100,8 +98,7 @@ class ExecutionSpace(Strict):
     devices: list[DevicesSpec | None] = Field(
         default=[None],
         min_length=1,
-        description="As a Pool's: device mixes, operator maps, ratios of attention and FFN, places of experts and "
-        "weights; null for none.",
+        description="As a Pool's: device mixes, operator maps, ratios, places of experts and weights; null for none.",
     )
     max_replicas: Count = Field(32, description="Most workers of a deployment.")
     max_accelerators: Count = Field(64, description="Most accelerators of a deployment.")
