@@ -35,7 +35,7 @@ from hisearch.traces.compiled import CompiledTrace, TraceArrays
 
 #: Share of a token's work that merging messages does not save, by engine: in vLLM every token passes the process that
 #: detokenises, SGLang's does so elsewhere. Measured without time left: 0.76 to 0.88 of vLLM 0.32.0, 0.5 to 0.84 of
-#: SGLang 0.5.9 (docs/notes/2026-11-host-work.md). TensorRT-LLM's is assumed to be vLLM's.
+#: SGLang 0.5.9 (docs/notes/2026-11-host-work.md); chosen within. TensorRT-LLM's is assumed to be vLLM's.
 UNMERGED = {"vllm": 0.85, "sglang": 0.6, "trtllm": 0.85}
 
 #: Rounds over all streams that a request takes where the process has no time left: 2 to 5.6 measured of SGLang 0.5.9,

@@ -11,8 +11,8 @@ from hisearch.base.jit import kernel
 def _catch_up(sim, w, now, first):
     """Bring the queue of scheduler ``w`` up to ``now``, with ``first`` tokens beside the decoded ones.
 
-    Returns (rounds, waiting): seconds of one round over all streams, 0 unless the process has no time left; seconds of
-    tokens that are ahead in line beyond this step's own.
+    Returns, in seconds, (a round over all streams, 0 unless the process has no time left; the tokens that are ahead in
+    line beyond this step's own).
     """
     worker = sim.workers[w]
     # A decode's tokens, drafts among them, go out in one message.
