@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hisearch.api.run_folder import NOT_EXPORTED, plain, write_text, write_tree
+from hisearch.api.studies.climbing import climb, more_servers, with_engines
 from hisearch.api.studies.largest_answer import AssuredRate, Compared, CurvePoint, LargestRate
 from hisearch.export.engines.launch import ExportError
 from hisearch.score.metrics import front_end_note, metric_of
@@ -29,7 +30,6 @@ from hisearch.search.model.job import TRIAL_ERRORS, Evaluation, Job
 from hisearch.search.rate.assured import assured_load
 from hisearch.search.rate.entrants import Entrant, entrants_of
 from hisearch.search.rate.race import Carried, EvaluateAt, Race
-from hisearch.search.refine.local_search import can_build, changed
 from hisearch.search.stages.screening import screen
 from hisearch.specs.checks.checks import left_out_formats
 from hisearch.specs.deployments.deployment import DeploymentSpec
@@ -110,7 +110,8 @@ def largest_rate(
 
     race = Race(simulation.evaluate_at, each, lambda: over(MOST_EVENTS))
     race.run(entrants)
-    _climb(problem, race)
+    climb(problem, race)
+    more_servers(problem, race)
     assured, most_events = None, simulation.events + MOST_EVENTS_OF_DRAWS
     if around and race.leader is not None:
         assured = _assured(study, simulation, race.leader, own_rps, each, lambda: over(most_events))
@@ -159,15 +160,6 @@ def _assured(
     return AssuredRate(
         sure.load * own_rps, settings.required, sure.share, sure.share_first, count, sure.simulations, sure.ended
     )
-
-
-def _climb(problem: Problem, race: Race) -> None:
-    """Try the leader's neighbours, a setting at a time, until none carries more."""
-    done: DeploymentSpec | None = None
-    while race.leader is not None and race.leader.deployment != done:
-        done = race.leader.deployment
-        near = [spec for spec in changed(problem, done) if can_build(problem, spec)]
-        race.challenge([Entrant(spec, ("neighbour",), 0.0) for spec in near])
 
 
 def run_notes(runs: Sequence[Evaluation]) -> list[str]:
@@ -298,7 +290,7 @@ class _Answer:
         split = "" if defaults is None else f", {defaults.pool.parallelism}"
         for what, spec in {
             f"the engine's defaults{split}": defaults,
-            "its default budgets alone": _with_engines(deployment, self._default_limits(deployment)),
+            "its default budgets alone": with_engines(deployment, self._default_limits(deployment)),
             "a round-robin router alone": deployment.model_copy(update={"router": RouterSpec(policy="round_robin")})
             if max(pool.replicas for pool in deployment.pools) > 1
             else None,
@@ -353,18 +345,6 @@ class _Answer:
             world = replace(self._simulation.world, slo=self._problem.slo.model_copy(update={"terms": looser}))
             what = f"{quantity(term.label).label} of {LOOSER:g} × its bound"
             yield _Variant(what, best.deployment, Simulation(world).evaluate_at)
-
-
-def _with_engines(deployment: DeploymentSpec, settings: Sequence[dict[str, int]]) -> DeploymentSpec | None:
-    pools = []
-    for pool, changes in zip(deployment.pools, settings, strict=True):
-        data = pool.model_dump()
-        data["engine"] |= changes
-        try:
-            pools.append(PoolSpec.model_validate(data))
-        except ValueError:  # the engine refuses these settings together
-            return None
-    return deployment.model_copy(update={"pools": pools})
 
 
 def _written(answer: LargestRate, folder: Path) -> LargestRate:
