@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hisearch.base.dtypes import F8
@@ -30,13 +30,20 @@ class Waits(NamedTuple):
 
 
 def served(
-    stream_s: float, gap_s: float, output_tokens: int, count: int, name: str, settings: Mapping[str, Any] | None = None
+    stream_s: float,
+    gap_s: float,
+    output_tokens: int,
+    count: int,
+    name: str,
+    settings: Mapping[str, Any] | None = None,
+    spare_tokens: int = 0,
 ) -> RequestTable:
-    """Requests of 16 prompt tokens, one each ``gap_s``."""
+    """Requests of 16 prompt tokens, one each ``gap_s``, which may make ``spare_tokens`` more than they do."""
     front = FrontEnd(stream_s=stream_s)
     sent = list(gap_s * np.arange(count))
     pool = worker(front, name, max_running_requests=256, **(settings or {}))
-    return simulate(pool, trace_of(sent, 16, output_tokens)).requests
+    limits = np.full(count, output_tokens + spare_tokens)
+    return simulate(pool, trace_of(sent, 16, output_tokens, max_output_tokens=limits)).requests
 
 
 def waits_of(table: RequestTable, free: RequestTable) -> Waits:
@@ -76,14 +83,24 @@ def burst_s(table: RequestTable, stream_s: float) -> float:
     gap_steps=st.integers(1, 4),
     output_tokens=st.integers(2, 200),
     overlap=st.booleans(),
+    spare_tokens=st.integers(0, 1),
 )
+@example(name="sglang", load=2.0, gap_steps=1, output_tokens=2, overlap=True, spare_tokens=0)
+@example(name="vllm", load=2.0, gap_steps=1, output_tokens=2, overlap=True, spare_tokens=1)
+@example(name="trtllm", load=2.0, gap_steps=1, output_tokens=2, overlap=True, spare_tokens=1)
 def test_tokens_wait_as_behind_a_loop_over_steps(
-    name: str, load: float, gap_steps: int, output_tokens: int, overlap: bool
+    name: str, load: float, gap_steps: int, output_tokens: int, overlap: bool, spare_tokens: int
 ) -> None:
-    """Steps of SGLang mix prompts and decodes here, as the others' do: so each token takes one step."""
+    """Steps of SGLang mix prompts and decodes here, as the others' do: so each token takes one step.
+
+    With overlap, the step after a request's last may decode it in vain, and no client gets that token.
+    """
     settings = {"overlap": overlap} | ({"mixed_chunk": True} if name == "sglang" else {})
     stream_s = load * STEP_S * gap_steps / output_tokens
-    table, free = (served(each_s, gap_steps * STEP_S, output_tokens, 200, name, settings) for each_s in (stream_s, 0.0))
+    table, free = (
+        served(each_s, gap_steps * STEP_S, output_tokens, 200, name, settings, spare_tokens)
+        for each_s in (stream_s, 0.0)
+    )
     waits = waits_of(table, free)
     loop = one_by_one(table, stream_s, name)
     for mine, theirs in zip(waits, loop, strict=True):

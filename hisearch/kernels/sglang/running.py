@@ -30,7 +30,7 @@ from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.sglang import gaps, memory
 from hisearch.kernels.sglang.components import state_requests, window_requests
 from hisearch.kernels.sglang.memory import CLIP_OUTPUT_TOKENS
-from hisearch.kernels.traffic import heaps, lists
+from hisearch.kernels.traffic import front_end, heaps, lists
 
 _enqueue = fifo("next_aside")
 
@@ -255,6 +255,8 @@ def finish(sim, w, r, now):
         request.draining = 0
         worker.draining -= 1
     elif request.heap_slot >= 0:
+        # With overlap, the step after its last has been launched with it.
+        front_end.note_in_vain(sim, w, worker.clock - request.finish_clock)
         leave(sim, w, r)
         request.generated = sim.trace.output_tokens[r]
         request.next_aside = worker.finished_pending_head

@@ -31,6 +31,12 @@ def _catch_up(sim, w, now, first):
 
 
 @kernel
+def note_in_vain(sim, w, tokens):
+    """Of the tokens decoded on scheduler ``w``, so many are thrown away: no client gets them."""
+    sim.workers[w].sent_tokens += tokens
+
+
+@kernel
 def note_first_token(sim, w, r, at_s):
     """The first token of ``r`` is made at ``at_s``: how long its prompt and that token wait in line."""
     round_s, waiting_s = _catch_up(sim, w, at_s, 1)

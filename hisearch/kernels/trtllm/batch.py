@@ -9,7 +9,7 @@ from hisearch.base.jit import kernel
 from hisearch.kernels.cache import tree
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import lists
+from hisearch.kernels.traffic import front_end, lists
 from hisearch.kernels.trtllm import memory
 
 
@@ -148,6 +148,7 @@ def add_late(sim, w, now):
             memory.take_decode_pages(sim, w, now, needs_page(sim, w, r))
             request.chunk = 1
             request.chunk_kind = la.LISTED_DECODE
+            front_end.note_in_vain(sim, w, 1)
             sim.batch[w, worker.batch_size] = r
             worker.batch_size += 1
         r = request.next_aside

@@ -11,7 +11,7 @@ from hisearch.kernels.cache import queue, tree
 from hisearch.kernels.engine import ordered, schedulers
 from hisearch.kernels.layout import fleet as fl
 from hisearch.kernels.layout import sim as la
-from hisearch.kernels.traffic import fair_share, lists
+from hisearch.kernels.traffic import fair_share, front_end, lists
 from hisearch.kernels.vllm import memory, waiting
 from hisearch.kernels.vllm.in_order import served_in_order
 
@@ -120,6 +120,7 @@ def put_decode_in_vain(sim, w, r):
     request.scheduled_step = worker.launched_step + 1
     request.chunk_kind = la.LISTED_DECODE
     worker.decode_tokens += 1
+    front_end.note_in_vain(sim, w, 1)
     sim.batch[w, worker.batch_size] = r
     worker.batch_size += 1
 

@@ -17,7 +17,7 @@ from hisearch.kernels.layout import sim as la
 from hisearch.kernels.sglang import cache as prefixes
 from hisearch.kernels.sglang import decode as sglang_decode
 from hisearch.kernels.sglang import drafted, memory, order, retraction, running
-from hisearch.kernels.traffic import lists, thinking
+from hisearch.kernels.traffic import front_end, lists, thinking
 
 
 @kernel
@@ -187,6 +187,7 @@ def account(sim, w, r, end_s):
     left = sim.trace.output_tokens[r] - request.generated
     if left == 0:
         # Its last token is in flight; nothing comes of another step.
+        front_end.note_in_vain(sim, w, request.chunk)
         request.made = 0
         return 0
     tokens = 1 if request.chunk_kind == la.PROMPT_ENDS else 1 + drafts.accepted(sim, r, sim.config.draft_tokens)
