@@ -51,7 +51,8 @@ from hisearch.validate.open_loop_file import (
 #: Seconds between the last arrival of a stage and the next stage: its drain and the client's pause (assumed).
 GAP_S = 6.0
 #: Random tokens become more when decoded and tokenised again: 574 for 547 requested (github inference-sim,
-#: ``hypotheses/h30-replay-fidelity``). Their spread by prompt is assumed; it decides the tokens behind the last page.
+#: ``hypotheses/h30-replay-fidelity``); 565 to 576 by the tokenisers of the models here, with a spread by prompt of 0.7
+#: to 1.4 % (docs/notes/2026-11-host-work.md). It decides the tokens behind the last page.
 TOKENS_PER_NOMINAL, SPREAD = 574 / 547, 0.01
 #: Simulated over measured mean TTFT above which a run overloads in the simulation alone.
 OVERLOAD = 10.0

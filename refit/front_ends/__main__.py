@@ -21,6 +21,7 @@ from typing import Any
 import refit.front_ends
 from refit.front_ends.clients import Answer, Asker
 from refit.front_ends.clock import LOG, STEP_S
+from refit.front_ends.connections import connections
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
@@ -131,6 +132,7 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, nargs="+", default=[1, 64, 128])
     parser.add_argument("--step-ms", type=float, default=12.0)
     parser.add_argument("--input-tokens", type=int, default=64)
+    parser.add_argument("--clients", action="store_true", help="time closed loops, with connections new and kept")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder, step_s = Path(name), 1e-3 * given.step_ms
@@ -142,6 +144,9 @@ def main() -> None:
             try:
                 server.wait()
                 server.asker.ask(given.input_tokens, OUTPUTS)
+                if given.clients:
+                    print(connections(server.asker, PORT, in_flight, given.input_tokens, 2 * OUTPUTS), flush=True)
+                    continue
                 if in_flight == 1:
                     print(burst(server, 16), burst(server, 1024), sep="\n", flush=True)
                 print(streams(server, in_flight, step_s, given.input_tokens), flush=True)

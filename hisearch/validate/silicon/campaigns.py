@@ -10,6 +10,7 @@ from typing import Any, Literal
 from hisearch.specs.base import DType
 from hisearch.specs.deployments.deployment import EngineSpec
 from hisearch.specs.deployments.speculation import SpeculationSpec
+from hisearch.validate.silicon.clients import KEEPS_CONNECTIONS, NEW_CONNECTIONS, Client
 from hisearch.validate.silicon.rows import UNKNOWN_VERSION, SiliconRow
 
 #: (input, output) lengths of InferenceMAX.
@@ -43,6 +44,7 @@ class Conditions:
     requests_per_slot: requests that each of the ``concurrency`` slots sends, one after another.
     kv_dtype: format of the KV cache.
     state_dtype: of linear attention's states (SGLang ``--mamba-ssm-dtype``); None: the model's.
+    client: what it adds to the server's front end.
     pool_tokens: most KV of a scheduler, whatever memory is left (SGLang ``--max-total-tokens``); None: no limit.
     """
 
@@ -55,6 +57,7 @@ class Conditions:
     pool_tokens: int | None = None
     retokenised: float = 1.0
     state_dtype: Literal["fp32", "bf16"] | None = None
+    client: Client = KEEPS_CONNECTIONS
 
     @property
     def draft_tokens(self) -> int:
@@ -166,4 +169,4 @@ def short(row: SiliconRow) -> bool:
 
 def burst(engine: EngineSpec, kv_dtype: DType) -> Conditions:
     """Conditions of InferenceMAX's client: lengths of 0.8 to 1 times the nominal one."""
-    return Conditions(INFERENCEMAX, engine, kv_dtype, input_share=0.8, output_share=0.8)
+    return Conditions(INFERENCEMAX, engine, kv_dtype, input_share=0.8, output_share=0.8, client=NEW_CONNECTIONS)

@@ -190,7 +190,8 @@ class Pricer:
         seconds = with_host_times(device.costs.seconds, times, launches, overlap=engine.overlap)
         if conditions.draft_tokens:
             seconds = with_graphs_of_drafts(seconds, engine.name, conditions.draft_tokens)
-        costs = replace(device.costs, seconds=seconds, joules=seconds, front_end=front_end_of(times))
+        front = conditions.client.before(front_end_of(times))
+        costs = replace(device.costs, seconds=seconds, joules=seconds, front_end=front)
         return replace(device, costs=costs)
 
     def _launches(self, row: SiliconRow, conditions: Conditions) -> Launches:
