@@ -1,8 +1,9 @@
 """Held-out errors: constants are refitted without each campaign, GPU or model, and judged on its cases.
 
-For every campaign (GPU, model) the engines that it ran, and all their versions, are refitted without its cases,
-starting from the full fit and its derivatives. Its cases are then simulated with the refitted constants. A version that
-loses most of its cases is priced by its engine's constants, an engine that loses all by the prior means.
+For every campaign (GPU, model) the engines that it ran, and all their versions, are refitted without its cases. They
+start from what was known beforehand, not from the full fit: where the others tell little, that would keep what only
+the held-out cases tell. Derivatives are the full fit's. The cases are then simulated with the refitted constants. A
+version that loses most of its cases is priced by its engine's constants, an engine that loses all by the prior means.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ KEYS: dict[str, Callable[[Case], str]] = {
     "GPU": lambda case: case.gpu,
     "model": lambda case: case.model,
 }
-#: Most simulations of a fit that starts from the full one, with its derivatives.
-ROUNDS = 6
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,7 @@ def leave_out(
         engines = {cases[index].engine for index in held_out}
         training = [case for case in cases if key(case) != out and case.engine in engines]
         note(f"{name} {out}: {len(held_out)} cases left out")
-        refitted = (
-            fit(training, start=full, pool=pool, rounds=ROUNDS, slopes=full.slopes) if training else HostFit({}, {})
-        )
+        refitted = fit(training, pool=pool, slopes=full.slopes) if training else HostFit({}, {})
         chosen = [cases[index] for index in held_out]
         errors[held_out] = evaluator(pool)(chosen, [vector_of(refitted.times_of(case)) for case in chosen])
     return LeftOut(name, errors)

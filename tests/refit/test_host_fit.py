@@ -291,8 +291,18 @@ class TestLeaveOut:
         older = made_up(60)
         newer = made_up(60, seed=1, version="2.0", campaign="b", truth=TestVersions.NEWER)
         held_out = leave_out("campaign", older + newer, fit(older + newer))
-        expected = [case.errors(fit(older).engines["vllm"].own) for case in newer]
+        of_others = fit(older).engines["vllm"].own
+        expected = [case.errors(of_others) for case in newer]
         np.testing.assert_allclose(held_out.errors[60:], expected, atol=0.05)
+
+    def test_nothing_of_the_full_fit_but_its_derivatives_is_used(self) -> None:
+        """So that constants which only the held-out runs tell are not kept."""
+        cases = made_up(60) + made_up(60, seed=1, campaign="b")
+        full = fit(cases)
+        other = EngineTimes(own=times_of(HIGH, "vllm"), versions={})
+        moved = replace(full, engines={"vllm": other})
+        expected = leave_out("campaign", cases, full).errors
+        np.testing.assert_array_equal(leave_out("campaign", cases, moved).errors, expected)
 
 
 def normal_errors(count: int, seed: int = 0) -> np.ndarray:
