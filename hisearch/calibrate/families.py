@@ -65,7 +65,7 @@ DECODE = {
     "bandwidth": Bounds(0.05, 0.85, 1), "rate_64": Bounds(0.2, 1, 2), "rate_256": Bounds(0.2, 1, 2),
     "flops": Bounds(0.005, 0.4, 1.2), "unit_s": Bounds(1e-8, 2e-6, 1e-4),
     "serial_token_s": Bounds(1e-12, 1e-11, 1e-6), "sharpness": Bounds(1, 3, 32), "cache_bytes": Bounds(3e6, 4e7, 4e8),
-    "cache_speedup": Bounds(1, 2, 6),
+    "cache_speedup": Bounds(1, 2, 6), "cached_fill": Bounds(0.05, 0.6, 1), "head_s": Bounds(1e-10, 3e-8, 1e-5),
 }  # fmt: skip
 _MOE = {
     "launch_s": Bounds(1e-6, 2e-5, 3e-4), "bandwidth": Bounds(0.05, 0.8, 1), "flops": Bounds(0.02, 0.6, 1.2),

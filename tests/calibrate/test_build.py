@@ -56,7 +56,7 @@ PREFILL = PrefillTerms(
 )  # fmt: skip
 DECODE = DecodeTerms(
     source="made up", launch_s=7e-6, fill_s=5e-6, fill_tokens=2000, bandwidth=0.85, rate_64=0.9, rate_256=1, flops=0.4,
-    unit_s=2e-6, serial_token_s=1e-11, sharpness=3, cache_bytes=4e7, cache_speedup=2,
+    unit_s=2e-6, head_s=1e-7, serial_token_s=1e-11, sharpness=3, cache_bytes=4e7, cache_speedup=2, cached_fill=0.5,
 )  # fmt: skip
 
 

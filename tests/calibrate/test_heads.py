@@ -20,7 +20,7 @@ PREFILL = PrefillTerms(
 )  # fmt: skip
 DECODE = DecodeTerms(
     source="made up", launch_s=1e-5, fill_s=4e-6, fill_tokens=900, bandwidth=0.8, rate_64=1, rate_256=1, flops=0.3,
-    unit_s=3e-6, serial_token_s=1e-11, sharpness=2, cache_bytes=4e7, cache_speedup=2,
+    unit_s=3e-6, head_s=2e-7, serial_token_s=1e-11, sharpness=2, cache_bytes=4e7, cache_speedup=2, cached_fill=0.5,
 )  # fmt: skip
 
 

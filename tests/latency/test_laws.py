@@ -140,6 +140,27 @@ def test_decodes_rise_with_context(sequences: int, context: int, more: int) -> N
     assert 0 < pair[0] <= pair[1]
 
 
+def test_a_cache_that_answers_sooner_hides_some_of_the_latency_from_measurements_alone() -> None:
+    """A step reads its context from memory, whose latency it sees in full."""
+    sooner, batch, context = DECODE.model_copy(update={"cached_fill": 0.25}), scalar(4), scalar(4 * 1000)
+    seconds = {
+        (name, warm): decode_s(terms, SHEET, HEADS, batch, context, warm=warm)[0]
+        for name, terms in (("full", DECODE), ("sooner", sooner))
+        for warm in (False, True)
+    }
+    assert seconds["sooner", False] == seconds["full", False]
+    fill_s = DECODE.fill_s * 1000 / (1000 + DECODE.fill_tokens)
+    assert seconds["full", True] - seconds["sooner", True] == pytest.approx(0.75 * fill_s, rel=0.05)
+
+
+def test_each_query_head_takes_its_time_where_many_sequences_read_little() -> None:
+    terms, batch, context = DECODE.model_copy(update={"head_s": 1e-7}), scalar(4096), scalar(4096)
+    heads = np.array([8, 16, 32, 64])
+    seconds = [decode_s(terms, SHEET, HEADS._replace(heads=int(h)), batch, context)[0] for h in heads]
+    each_s = 4096 * (HEADS.kv_heads * terms.unit_s + heads * terms.head_s) / SHEET.multiprocessors
+    np.testing.assert_allclose(np.array(seconds) - DECODE.launch_s, each_s, rtol=0.05)
+
+
 def test_rates_between_measured_widths_are_between_theirs() -> None:
     assert [relative_rate(width, 0.7, 1.1) for width in (32, 64, 128, 256, 576)] == [0.7, 0.7, 1.0, 1.1, 1.1]
     assert 0.7 < relative_rate(96, 0.7, 1.1) < 1.0

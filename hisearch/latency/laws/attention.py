@@ -10,7 +10,7 @@ Decode, for n sequences that read c tokens in total
     seconds    = launch + fill * (c / n) / (c / n + tokens) + p_norm(memory, arithmetic, units, serial)
     memory     = (c * KV bytes + n * query bytes) / (bandwidth * share)
     arithmetic = c * KV heads * max(heads per KV head, 16) * 4 * width / (peak * share)
-    units      = n * KV heads / multiprocessors * unit
+    units      = n * (KV heads * unit + heads * head) / multiprocessors
     serial     = c / n * serial token
 
 Mixed steps: decodes with P prompt tokens behind K cached ones, each a tile for every head (``MixedTerms``)
@@ -113,14 +113,15 @@ def decode_s(terms: DecodeTerms, sheet: Sheet, heads: Heads, sequences: F8, cont
     read = context * heads.kv_bytes
     moved = read + sequences * 2.0 * heads.heads * heads.width * QUERY_BYTES
     memory = moved / (sheet.bytes_per_s * terms.bandwidth * rate)
+    mean = context / sequences
+    fill = terms.fill_s * mean / (mean + terms.fill_tokens)
     if warm:
         outside = 1.0 / (1.0 + (terms.cache_bytes / np.maximum(read, 1.0)) ** 4)
         memory = memory * (outside + (1.0 - outside) / terms.cache_speedup)
+        fill = fill * (outside + (1.0 - outside) * terms.cached_fill)
     rows = heads.kv_heads * max(heads.heads / heads.kv_heads, LEAST_ROWS)
     arithmetic = context * rows * 4.0 * heads.width / (sheet.flops * terms.flops * rate)
-    units = sequences * heads.kv_heads / sheet.multiprocessors * terms.unit_s
-    mean = context / sequences
-    fill = terms.fill_s * mean / (mean + terms.fill_tokens)
+    units = sequences * (heads.kv_heads * terms.unit_s + heads.heads * terms.head_s) / sheet.multiprocessors
     return np.asarray(
         terms.launch_s + fill + p_norm(terms.sharpness, memory, arithmetic, units, mean * terms.serial_token_s)
     )

@@ -133,6 +133,7 @@ class DecodeTerms(LawTerms):
     rate_256: Positive = Field(description="Rate at a head width of 256, relative to that of 128.")
     flops: Share = Field(description="Share of the 16-bit peak; queries count as 16 rows at least.")
     unit_s: NonNegative = Field(description="One sequence and KV head on one multiprocessor.")
+    head_s: NonNegative = Field(0.0, description="Each query head of it besides: its softmax, and its output.")
     serial_token_s: NonNegative = Field(
         description="A token of the longest context, where the kernel does not split a sequence over multiprocessors."
     )
@@ -142,6 +143,9 @@ class DecodeTerms(LawTerms):
         "step reads them from memory."
     )
     cache_speedup: Annotated[float, Field(ge=1)] = Field(description="How much faster they were.")
+    cached_fill: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="Share of `fill_s` that was seen there: the cache answers sooner than memory."
+    )
 
 
 class HeadLaws(Strict):
