@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from importlib.metadata import version
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hisearch.api.run_folder import PROVENANCE
+from hisearch.base.json_file import read_json
 from hisearch.specs.source import read_source, text_source
 from hisearch.specs.wording import counted, listed
 
@@ -216,7 +216,7 @@ def _shown(digest: str) -> str:
 
 def _other_program(folder: Path) -> str:
     path, now = folder / PROVENANCE, hisearch_version()
-    then = json.loads(path.read_text(encoding="utf-8"))["versions"]["hisearch"] if path.is_file() else now
+    then = read_json(path)["versions"]["hisearch"] if path.is_file() else now
     if then != now:
         return f"the study is the same, but hisearch was {then}, and is {now} now"
     return "the study is the same, but hisearch's kernels were others, or what a file stands for was"

@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hisearch.api.run_lock import LOCK
+from hisearch.base.json_file import read_json
 from hisearch.report.data.stored import CONFIDENCE
 from hisearch.specs.storage_url import without_secrets
 
@@ -181,7 +182,7 @@ def keep_former(folder: Path, recommended: int | None) -> tuple[Path, ...]:
     path = folder / ENDED / CONFIDENCE
     if not path.is_file():
         return ()
-    former = json.loads(path.read_text(encoding="utf-8")).get("recommendation")
+    former = read_json(path).get("recommendation")
     if former is None or former["trial"] == recommended:
         return ()
     former_paths = [folder / name for name in (REPORT, "recommended") if (folder / name).exists()]
@@ -251,7 +252,7 @@ def open_database(folder: Path, study: str, problem: Problem, storage: str | Non
         return StudyDatabase(folder / DATABASE, study, problem)
     record = folder / STORAGE
     if record.is_file():
-        name = str(json.loads(record.read_text(encoding="utf-8"))["study"])
+        name = str(read_json(record)["study"])
     else:
         name = f"{study} {folder.absolute().name} {uuid.uuid4().hex[:8]}"
     write_text(record, json.dumps({"storage": without_secrets(storage), "study": name}, indent=2) + "\n")

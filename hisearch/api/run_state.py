@@ -12,6 +12,7 @@ from typing import Any
 
 from hisearch.api.run_folder import CLOSEUP, JOURNAL, PROVENANCE, REPORT, has_ended
 from hisearch.api.run_lock import is_running
+from hisearch.base.json_file import read_json
 from hisearch.report.figures.curves import Curve, curve
 from hisearch.report.pages.dashboard_page import RunState, Status, may_show
 from hisearch.report.words.settings import format_setting, settings, used_settings
@@ -62,7 +63,7 @@ class RunReader:
         )
         if not base.ended:
             return _so_far(base, trials, spec.get("objectives") or ())
-        facts = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))["budget"]
+        facts = read_json(folder / PROVENANCE)["budget"]
         ended = replace(
             base,
             simulations=int(facts["simulations_used"]),
@@ -119,7 +120,7 @@ def _shown(folder: Path) -> dict[str, Any]:
 
     if not (folder / CLOSEUP).is_file():
         return {}
-    number = int(json.loads((folder / CLOSEUP).read_text(encoding="utf-8"))["trial"])
+    number = int(read_json(folder / CLOSEUP)["trial"])
     frame = pd.read_parquet(folder / "trials.parquet")
     row = frame[frame["number"] == number].iloc[0]
     metrics = {name: float(row[name]) for name in frame.columns if may_show(name) and pd.notna(row[name])}

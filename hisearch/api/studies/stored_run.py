@@ -9,6 +9,7 @@ from typing import Any
 from hisearch.api.run_folder import CLOSEUP, JOURNAL, PROVENANCE, check_one_model, ended_in
 from hisearch.api.studies.result import StudyResult
 from hisearch.api.studies.study import Study, load_study
+from hisearch.base.json_file import read_json
 from hisearch.search.model.trial import Trial
 from hisearch.specs.deployments.deployment import DeploymentSpec
 
@@ -37,7 +38,7 @@ def load_run(run_dir: str | Path) -> StudyResult:
         raise FileNotFoundError(
             f"{folder}: the run has not ended (no {missing[0]}); go on with: hisearch run --resume {folder}"
         )
-    facts = json.loads((place / PROVENANCE).read_text(encoding="utf-8"))
+    facts = read_json(place / PROVENANCE)
     study = load_study(place / "study.yaml")
     return _rebuild(study, folder, place, facts)
 

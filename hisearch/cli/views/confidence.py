@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+from hisearch.base.json_file import read_json
 from hisearch.cli import output
 from hisearch.report.data.stored import CONFIDENCE
 
@@ -26,4 +26,4 @@ def show(result: StudyResult) -> None:
 def to_dict(result: StudyResult) -> Any:
     """``confidence.json`` as stored; None without one."""
     path = result.run_dir / CONFIDENCE
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return read_json(path) if path.is_file() else None

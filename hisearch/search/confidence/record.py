@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hisearch.base.json_file import read_json
 from hisearch.score.capacity import Capacity
 from hisearch.score.terms import LimitCheck, check_from_json
 from hisearch.search.confidence.answer import Conclusion, Priced
@@ -218,7 +218,7 @@ def stored_conclusion(
     """
     if not path.is_file():
         return None
-    data = json.loads(path.read_text(encoding="utf-8"))
+    data = read_json(path)
     stored, headroom = data.get("recommendation"), data.get("headroom")
     if stored is None:  # written by another program
         return None
